@@ -1,0 +1,42 @@
+PYTHON ?= python3.11
+PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup test lint types check demo bench reliability clean help
+
+help: ## say what each command does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup: $(STAMP) ## make the virtual environment, nothing else
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,warc,hub]'
+	touch $@
+
+test: setup lint types check ## lint, types and all tests
+
+lint: setup ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## static types
+	$(BIN)/mypy
+
+check: setup ## the tests alone
+	$(BIN)/pytest -n 2
+
+demo: setup ## build a corpus from the Python packages on this machine and report on it
+	$(BIN)/silo corpus build recipes/demo.toml
+	$(BIN)/silo corpus stats silo-home/corpora/demo --plot silo-home/corpora/demo-shares.png
+
+bench: setup ## re-run the benchmarks behind the claims in docs/results
+	$(BIN)/python benchmarks/dedup.py
+	$(BIN)/python benchmarks/corpus.py
+
+reliability: setup ## kill builds over and over and compare the bytes
+	SILO_KILLS=60 $(BIN)/pytest tests/reliability -n 2
+
+clean: ## remove what demo and tests left behind
+	rm -rf silo-home build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,77 @@
+"""`silo doctor`: what this machine and installation have, and what is missing for which feature."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from silo import __version__
+from silo.cli import show
+
+_NEEDED = (
+    "license-expression",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "packaging",
+    "pyarrow",
+    "rich",
+    "tokenizers",
+    "torch",
+    "zstandard",
+)
+_EXTRAS = {
+    "warc": ("fastwarc", "WARC archives as a source"),
+    "hub": ("huggingface_hub", "Hugging Face hub data sets as a source"),
+}
+
+
+def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo doctor`."""
+    parser = nouns.add_parser("doctor", parents=[common], help="say what is installed and what is missing")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = examine()
+    if arguments.json:
+        show.print_json(found)
+    else:
+        show.table("machine", ("what", "value"), [[key, str(value)] for key, value in found["machine"].items()])
+        rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in found["packages"]]
+        show.table("packages", ("package", "version", "for", "how to get it"), rows)
+    return 0 if found["complete"] else 6
+
+
+def examine() -> dict[str, Any]:
+    """Facts about the machine and the packages; `complete` is false if a needed package is missing."""
+    needed = [_package(name, "silo itself", "pip install silo-lm") for name in _NEEDED]
+    extras = [_package(name, use, f"pip install 'silo-lm[{extra}]'") for extra, (name, use) in _EXTRAS.items()]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "complete": all(row["version"] for row in needed),
+        "machine": {
+            "silo": __version__,
+            "python": platform.python_version(),
+            "executable": sys.executable,
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_gb": round(memory / 1e9, 1),
+            "free_disk_gb": round(shutil.disk_usage(Path.cwd()).free / 1e9, 1),
+        },
+        "packages": needed + extras,
+    }
+
+
+def _package(name: str, use: str, fix: str) -> dict[str, str]:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        version = ""
+    return {"package": name, "version": version, "for": use, "fix": "" if version else fix}

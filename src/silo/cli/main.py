@@ -1,0 +1,79 @@
+"""`silo`: noun, verb, options; two-line errors, stable exit statuses, and nothing heavy imported before its time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+from silo import __version__
+from silo.cli import corpus, doctor
+from silo.errors import ExitStatus, SiloError
+
+_EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
+6 something is not installed, 7 busy, 8 out of disk or memory, 130 interrupted. docs/errors.md lists all codes."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints look like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SiloError("usage", message, f"run `{self.prog} --help`")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All nouns and verbs."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    common.add_argument("--quiet", action="store_true", help="no progress and no talk on stderr")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser = _Parser(
+        prog="silo",
+        description="Language models that keep legal risk out of the weights.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"silo {__version__}")
+    nouns = parser.add_subparsers(dest="noun", metavar="COMMAND", required=True)
+    corpus.add_commands(nouns, common)
+    doctor.add_command(nouns, common)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        parsed = build_parser().parse_args(given)
+        status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except SiloError as error:
+        return _complain(error, given)
+    except KeyboardInterrupt:
+        return _complain(SiloError("interrupted", "stopped by the user"), given)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitStatus.OK)
+    except MemoryError:
+        return _complain(SiloError("out-of-memory", "not enough memory"), given)
+    except Exception as error:  # whatever else happens, the user reads two lines and a script gets a status
+        return _complain(SiloError("internal", f"{type(error).__name__}: {error}"), given)
+    return status
+
+
+def _complain(error: SiloError, given: list[str]) -> int:
+    if "--debug" in given:
+        traceback.print_exc()
+    if "--json" in given:
+        print(json.dumps({"error": error.as_json()}))
+    message = " ".join(str(error).splitlines())
+    print(f"error: {message}\nhint: {error.hint}", file=sys.stderr)
+    return int(error.status)
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""What people see: tables on stdout, progress bars on stderr (on a terminal only)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from silo.corpus.units import Advance
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table on stdout; numbers are aligned at the right and grouped by thousands."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for at, name in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(made)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.3g}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """A line of talk on stderr."""
+    if not quiet:
+        print(message, file=sys.stderr)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Advance]:
+    """Bars with an ETA, one per stage."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=max(total, 1))
+            bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
+
+        yield advance

@@ -1,0 +1,1 @@
+"""Sources -> documents -> dedup -> decontamination -> token shards; statistics and overlap."""

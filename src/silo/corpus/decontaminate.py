@@ -1,0 +1,157 @@
+"""Which training documents give away evaluation text, and which evaluation document each of them gives away.
+
+Every evaluation n-gram is filed in a hash table under the first evaluation document that holds it. An n-gram found in
+more than `_COMMON` evaluation documents is boilerplate (a licence header, a form) and identifies none. A training
+document is contaminated if a large share of its n-grams are evaluation n-grams, or if it holds a large share of the
+identifying n-grams of one evaluation document, however long the rest of it is.
+
+On disk: `keys.npy` (u64), `owners.npy` (i32), `sizes.npy` (i32) and `labels.json` in one directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.corpus.evaluation import EvaluationRecord
+from silo.corpus.ngrams import Hashes, ngram_hashes
+from silo.corpus.text import normalise, text_hash
+from silo.files import read_json, write_json
+from silo.recipe import DecontaminationRecipe
+
+_COMMON = 8
+_MIN_IDENTIFYING = 8
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Why a document is contaminated: the evaluation document it shares most with, and how much is shared."""
+
+    evaluation: str
+    share: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationText:
+    """All n-grams of the evaluation files. `owners` is -1 for boilerplate."""
+
+    recipe: DecontaminationRecipe
+    keys: Hashes
+    owners: Ints
+    sizes: Ints
+    labels: list[str]
+
+    @classmethod
+    def build(cls, recipe: DecontaminationRecipe, records: Iterable[EvaluationRecord]) -> EvaluationText:
+        """Index evaluation records; repeats of one text count once."""
+        labels: list[str] = []
+        grams: list[Hashes] = []
+        seen: set[bytes] = set()
+        for record in records:
+            text = normalise(record.text)
+            mark = text_hash(text)
+            if mark in seen:
+                continue
+            seen.add(mark)
+            labels.append(record.label)
+            grams.append(ngram_hashes(text, recipe.ngram))
+        slots = 1 << max(10, (2 * sum(map(len, grams))).bit_length())
+        keys = np.zeros(slots, dtype=np.uint64)
+        owners, last, count = (np.zeros(slots, dtype=np.int32) for _ in range(3))
+        for number, items in enumerate(grams):
+            _file(keys, owners, last, count, items, number)
+        owners[count > _COMMON] = -1
+        held = owners[(keys != 0) & (owners >= 0)]
+        return cls(recipe, keys, owners, np.bincount(held, minlength=len(labels)).astype(np.int32), labels)
+
+    def save(self, directory: Path) -> None:
+        """Write the table so that several processes can map it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("keys", "owners", "sizes"):
+            np.save(directory / f"{name}.npy", getattr(self, name), allow_pickle=False)
+        write_json(directory / "labels.json", self.labels)
+
+    @classmethod
+    def open(cls, directory: Path, recipe: DecontaminationRecipe) -> EvaluationText:
+        """Map a saved table."""
+        keys, owners, sizes = (
+            np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("keys", "owners", "sizes")
+        )
+        return cls(recipe, keys, owners, sizes, read_json(directory / "labels.json"))
+
+    def leak(self, text: str) -> Leak | None:
+        """What a document gives away, if it is contaminated."""
+        grams = ngram_hashes(text, self.recipe.ngram)
+        if len(grams) == 0:
+            return None
+        owners = np.empty(len(grams), dtype=np.int32)
+        found = int(_look_up(self.keys, self.owners, grams, owners))
+        if found == 0:
+            return None
+        share = found / len(grams)
+        best, coverage = self._best_coverage(grams, np.bincount(owners[:found]))
+        if share < self.recipe.threshold and coverage < self.recipe.coverage:
+            return None
+        return Leak(self.labels[best], round(share, 4), round(coverage, 4))
+
+    def _best_coverage(self, grams: Hashes, held: NDArray[np.intp]) -> tuple[int, float]:
+        """The evaluation document of which most is held, and how much of it.
+
+        `held` counts repeated n-grams every time, which is an upper bound; only if that reaches the bar are the
+        distinct ones counted.
+        """
+        numbers = np.flatnonzero(held)
+        sizes = self.sizes[numbers]
+        upper = np.where(sizes >= _MIN_IDENTIFYING, np.minimum(held[numbers] / np.maximum(sizes, 1), 1.0), 0.0)
+        if upper.max() < self.recipe.coverage:
+            return int(numbers[np.argmax(held[numbers])]), float(upper.max())
+        unique = np.unique(grams)
+        distinct = np.empty(len(unique), dtype=np.int32)
+        found = int(_look_up(self.keys, self.owners, unique, distinct))
+        exact = np.bincount(distinct[:found], minlength=len(held))[numbers]
+        covered = np.where(sizes >= _MIN_IDENTIFYING, exact / np.maximum(sizes, 1), 0.0)
+        best = int(np.argmax(covered))
+        return int(numbers[best]), float(covered[best])
+
+
+@numba.njit(cache=True, nogil=True)
+def _file(keys: Hashes, owners: Ints, last: Ints, count: Ints, items: Hashes, document: int) -> None:
+    """Put items into the open-addressing table; `count` is the number of documents that hold an item."""
+    mask = np.uint64(len(keys) - 1)
+    for item in items:
+        item = max(item, np.uint64(1))
+        slot = item & mask
+        while keys[slot] != 0 and keys[slot] != item:
+            slot = (slot + np.uint64(1)) & mask
+        if keys[slot] == 0:
+            keys[slot] = item
+            owners[slot] = document
+            last[slot] = document
+            count[slot] = 1
+        elif last[slot] != document:
+            last[slot] = document
+            count[slot] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _look_up(keys: Hashes, owners: Ints, items: Hashes, out: Ints) -> int:
+    """The owners of those items that identify an evaluation document; returns how many there are."""
+    mask = np.uint64(len(keys) - 1)
+    found = 0
+    for item in items:
+        item = max(item, np.uint64(1))
+        slot = item & mask
+        while keys[slot] != 0 and keys[slot] != item:
+            slot = (slot + np.uint64(1)) & mask
+        if keys[slot] == item and owners[slot] >= 0:
+            out[found] = owners[slot]
+            found += 1
+    return found

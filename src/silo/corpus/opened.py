@@ -1,0 +1,82 @@
+"""An opened corpus directory: views by tier and domain that never yield an opted-out document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silo.corpus.shards import INDEX, RECORDS, TOKENS, Shard
+from silo.errors import SiloError
+from silo.files import file_sha256, read_json, read_manifest, write_json
+from silo.records import Document, Tier
+
+FORMAT = "silo-corpus-1"
+_OPT_OUTS = "opt-outs.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A whole corpus; `manifest` is checked when it is opened."""
+
+    root: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, root: Path) -> Corpus:
+        """Open a directory made by `silo corpus build`; anything else is refused."""
+        if not root.is_dir():
+            raise SiloError("input-missing", f"there is no directory {root}")
+        manifest = read_manifest(root, "not-a-corpus")
+        if manifest.get("format") != FORMAT:
+            raise SiloError("not-a-corpus", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
+        return cls(root, manifest)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the content: two corpora with one fingerprint are the same bytes."""
+        return str(self.manifest["fingerprint"])
+
+    def shards(self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None) -> list[Shard]:
+        """The shards of some tiers and domains."""
+        wanted = set(tiers)
+        named = None if domains is None else set(domains)
+        return [
+            Shard(self.root / "shards", item["stem"], Tier(item["tier"]), item["domain"], self.manifest["vocabulary"])
+            for item in self.manifest["shards"]
+            if item["tier"] in wanted and (named is None or item["domain"] in named)
+        ]
+
+    def documents(
+        self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None
+    ) -> Iterator[Document]:
+        """The documents of some tiers and domains, opted-out ones left out."""
+        gone = self.opted_out()
+        for shard in self.shards(tiers=tiers, domains=domains):
+            for document in shard.documents():
+                if document.id not in gone:
+                    yield document
+
+    def opted_out(self) -> frozenset[str]:
+        """Ids of documents that must no longer be used."""
+        path = self.root / _OPT_OUTS
+        return frozenset(read_json(path)) if path.exists() else frozenset()
+
+    def opt_out(self, ids: Iterable[str]) -> None:
+        """Take documents out of every later view, durably."""
+        write_json(self.root / _OPT_OUTS, sorted(self.opted_out() | set(ids)))
+
+    def verify(self) -> None:
+        """Compare every file with the manifest."""
+        for name, expected in self.manifest["files"].items():
+            path = self.root / name
+            if not path.is_file():
+                raise SiloError("corpus-damaged", f"{name} is missing")
+            if file_sha256(path) != expected:
+                raise SiloError("corpus-damaged", f"{name} differs from the manifest")
+
+    def shard_files(self) -> list[str]:
+        """Relative names of all shard files."""
+        stems = [item["stem"] for item in self.manifest["shards"]]
+        return [f"shards/{stem}{suffix}" for stem in stems for suffix in (RECORDS, TOKENS, INDEX)]

@@ -1,0 +1,181 @@
+"""Shards: documents of one tier and one domain, in the order of their ids, as records and as tokens.
+
+On disk, under `shards/<tier>/<domain>/`: `00000.jsonl.zst` (one document record per line), `00000.tokens` (token ids,
+little-endian u16 or u32, every document led by the beginning-of-text token) and `00000.index.npy` (one `ENTRY` per
+document). docs/formats.md has the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from silo.corpus.tokens import Ids, Tokenizer, token_dtype
+from silo.errors import SiloError
+from silo.files import sync_file
+from silo.records import Document, Rights, Tier
+
+ENTRY = np.dtype(
+    [
+        ("id", "V16"),
+        ("offset", "<u8"),
+        ("tokens", "<u8"),
+        ("bytes", "<u8"),
+        ("train", "u1"),
+        ("store", "u1"),
+        ("index", "u1"),
+        ("quote", "<u4"),
+    ]
+)
+
+RECORDS, TOKENS, INDEX = ".jsonl.zst", ".tokens", ".index.npy"
+_BATCH_CHARS = 1 << 20
+_PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+def directory_name(domain: str) -> str:
+    """A safe, unique file name for any domain name."""
+    if _PLAIN_NAME.fullmatch(domain):
+        return domain
+    plain = re.sub(r"[^a-z0-9_-]+", "-", domain.lower()).strip("-")[:40] or "domain"
+    return f"{plain}.{hashlib.blake2b(domain.encode(), digest_size=6).hexdigest()}"
+
+
+class ShardWriter:
+    """Writes the records of one tier and domain, starting a new shard whenever one is full."""
+
+    def __init__(self, root: Path, tier: Tier, domain: str, *, shard_bytes: int) -> None:
+        self.written: list[tuple[str, int]] = []
+        """Stem and text bytes of every finished shard."""
+        self._root = root
+        self._prefix = f"{tier}/{directory_name(domain)}"
+        self._shard_bytes = shard_bytes
+        self._stem = ""
+        self._held = 0
+        self._stream: io.BufferedWriter | None = None
+        self._packed: zstandard.ZstdCompressionWriter | None = None
+
+    def add(self, line: bytes, text_bytes: int) -> None:
+        """Append one record."""
+        if self._packed is None or self._held >= self._shard_bytes:
+            self._next()
+        assert self._packed is not None
+        self._packed.write(line + b"\n")
+        self._held += text_bytes
+
+    def _next(self) -> None:
+        self.close()
+        self._stem = f"{self._prefix}/{len(self.written):05d}"
+        path = self._root / (self._stem + RECORDS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = path.open("wb")
+        self._packed = zstandard.ZstdCompressor(level=3).stream_writer(self._stream, closefd=False)
+        self._held = 0
+
+    def close(self) -> None:
+        """Finish the open shard."""
+        if self._packed is not None and self._stream is not None:
+            self._packed.close()  # type: ignore[no-untyped-call]
+            self._stream.close()
+            sync_file(Path(self._stream.name))
+            self.written.append((self._stem, self._held))
+            self._packed = self._stream = None
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a zstd file written here."""
+    with path.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as unpacked:
+        for line in io.BufferedReader(unpacked, 1 << 20):
+            yield line.rstrip(b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one document came to in tokens (its beginning-of-text token included) and text bytes."""
+
+    source: str
+    license: str
+    bytes: int
+    tokens: int
+
+
+def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Written]:
+    """Tokenise a shard; yields every document as it is done."""
+    entries: list[tuple[Any, ...]] = []
+    dtype = token_dtype(tokenizer.vocabulary)
+    begin = np.array([tokenizer.begin], dtype=dtype)
+    offset = 0
+    with (root / (stem + TOKENS)).open("wb") as stream:
+        for batch in _batches(root / (stem + RECORDS)):
+            for record, ids in zip(batch, tokenizer.encode([item["text"] for item in batch]), strict=True):
+                stream.write(begin.tobytes() + ids.astype(dtype).tobytes())
+                size = len(record["text"].encode())
+                entries.append(_entry(record, offset, len(ids) + 1, size))
+                offset += len(ids) + 1
+                yield Written(record["source"], record["license"], size, len(ids) + 1)
+    np.save(root / (stem + INDEX), np.array(entries, dtype=ENTRY), allow_pickle=False)
+    sync_file(root / (stem + TOKENS))
+    sync_file(root / (stem + INDEX))
+
+
+def _entry(record: dict[str, Any], offset: int, tokens: int, size: int) -> tuple[Any, ...]:
+    rights = Rights(**record["rights"])
+    return (bytes.fromhex(record["id"]), offset, tokens, size, rights.train, rights.store, rights.index, rights.quote)
+
+
+def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    held: list[dict[str, Any]] = []
+    size = 0
+    for line in read_lines(path):
+        held.append(json.loads(line))
+        size += len(line)
+        if size >= _BATCH_CHARS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """An opened shard: one tier, one domain."""
+
+    root: Path
+    stem: str
+    tier: Tier
+    domain: str
+    vocabulary: int
+
+    def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
+        """All token ids, mapped from disk."""
+        path = self.root / (self.stem + TOKENS)
+        if path.stat().st_size == 0:
+            return np.empty(0, dtype=token_dtype(self.vocabulary))
+        return np.memmap(path, dtype=token_dtype(self.vocabulary), mode="r")
+
+    def index(self) -> NDArray[np.void]:
+        """One `ENTRY` per document, in the order of the tokens."""
+        index: NDArray[np.void] = np.load(self.root / (self.stem + INDEX), mmap_mode="r")
+        if index.dtype != ENTRY:
+            raise SiloError("corpus-damaged", f"{self.stem}{INDEX} has another layout than this version writes")
+        return index
+
+    def documents(self) -> Iterator[Document]:
+        """The documents with their text."""
+        for line in read_lines(self.root / (self.stem + RECORDS)):
+            yield Document.from_json(json.loads(line))
+
+    def document_tokens(self, entry: np.void) -> Ids:
+        """The ids of one document of `index()`, its beginning-of-text token included."""
+        start = int(entry["offset"])
+        return np.asarray(self.tokens()[start : start + int(entry["tokens"])], dtype=np.uint32)

@@ -1,0 +1,107 @@
+"""Every error a user can meet: a stable code, a message, a hint and an exit status.
+
+`CODES` is the whole list. A code also names why a single record was quarantined, so that the command line,
+the quarantine file and (later) the server speak the same language. `docs/errors.md` documents each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """Process exit statuses; they never change meaning."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    INPUT = 3
+    DAMAGED = 4
+    REFUSED = 5
+    MISSING = 6
+    BUSY = 7
+    RESOURCES = 8
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What every error of one code has in common."""
+
+    status: ExitStatus
+    hint: str
+
+
+_INPUT, _USAGE = ExitStatus.INPUT, ExitStatus.USAGE
+
+CODES: dict[str, Kind] = {
+    # usage and recipes
+    "usage": Kind(_USAGE, "run the command with --help to see what it takes"),
+    "recipe-missing": Kind(_USAGE, "give the path of a recipe, for example recipes/demo.toml"),
+    "recipe-syntax": Kind(_USAGE, "fix the TOML at the line named in the message"),
+    "recipe-key": Kind(_USAGE, "remove the key or use the name suggested in the message"),
+    "recipe-value": Kind(_USAGE, "give a value of the kind named in the message"),
+    "out-exists": Kind(_USAGE, "choose another --out, or pass --force to replace what is there"),
+    # input as a whole
+    "input-missing": Kind(_INPUT, "check the path; silo never fetches anything by itself"),
+    "input-unreadable": Kind(_INPUT, "check the permissions of the file"),
+    "input-empty": Kind(_INPUT, "a step that touches nothing is an error: check the paths and filters of the source"),
+    "archive-damaged": Kind(_INPUT, "the compressed file is cut off or broken: copy it again"),
+    "archive-bomb": Kind(_INPUT, "the file unpacks to far more than it holds; raise max_ratio if you trust it"),
+    "path-unsafe": Kind(_INPUT, "links and '..' that leave the source folder are not followed"),
+    "file-too-large": Kind(_INPUT, "raise max_record_bytes if the file is meant to be one document"),
+    "tokenizer-invalid": Kind(_INPUT, "give a Hugging Face tokenizer.json, or leave --tokenizer out to use bytes"),
+    # one record
+    "json-invalid": Kind(_INPUT, "one JSON object per line, in UTF-8"),
+    "json-duplicate-key": Kind(_INPUT, "a field may be given only once: nobody can tell which one counts"),
+    "json-number": Kind(_INPUT, "NaN, Infinity and numbers of thousands of digits are not accepted"),
+    "json-depth": Kind(_INPUT, "nest objects and lists at most 64 deep"),
+    "json-not-object": Kind(_INPUT, "each line must be an object with at least id and text"),
+    "utf8-invalid": Kind(_INPUT, "convert the file to UTF-8"),
+    "surrogate-lone": Kind(_INPUT, "the text holds half of a surrogate pair; write it again as UTF-8"),
+    "nul-byte": Kind(_INPUT, "the text holds NUL bytes and is probably not text"),
+    "line-too-long": Kind(_INPUT, "raise max_record_bytes, or split the document"),
+    "field-missing": Kind(_INPUT, "every record needs an id and a text"),
+    "field-type": Kind(_INPUT, "see docs/build-a-corpus.md for the type of each field"),
+    "field-too-long": Kind(_INPUT, "ids, names and licences are short; long values belong into text"),
+    "not-text": Kind(_INPUT, "only text can be read; convert the file first"),
+    "mail-invalid": Kind(_INPUT, "the message cannot be parsed as mail"),
+    "warc-invalid": Kind(_INPUT, "the WARC record cannot be parsed"),
+    "parquet-invalid": Kind(_INPUT, "write the file again with the columns id, text, source, domain, license"),
+    "metadata-invalid": Kind(_INPUT, "fix the metadata file named in the message"),
+    "signal-invalid": Kind(_INPUT, "an unreadable preference signal counts as a no; fix the file"),
+    "gutenberg-markers": Kind(_INPUT, "the START and END lines of Project Gutenberg are missing or out of order"),
+    # artefacts and the machine
+    "not-a-corpus": Kind(_INPUT, "give a directory made by `silo corpus build`"),
+    "corpus-damaged": Kind(ExitStatus.DAMAGED, "build the corpus again: files differ from the manifest"),
+    "license-table": Kind(ExitStatus.DAMAGED, "the licence table is inconsistent: undo the last edit of it"),
+    "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
+    "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
+    "disk-full": Kind(ExitStatus.RESOURCES, "free some space and run the same command again: it resumes"),
+    "out-of-memory": Kind(ExitStatus.RESOURCES, "lower bloom_mb, shard_mb or workers in the recipe"),
+    "interrupted": Kind(ExitStatus.INTERRUPTED, "run the same command again: it resumes"),
+    "worker-died": Kind(
+        ExitStatus.RESOURCES, "a worker was killed, often for lack of memory: run again with fewer workers"
+    ),
+    "internal": Kind(ExitStatus.INTERNAL, "this is a bug in silo: please report it with the output of --debug"),
+}
+
+
+class SiloError(Exception):
+    """An error for the person who can fix it: `code` is stable, `message` says what, `hint` says what to do."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        kind = CODES[code]
+        self.code = code
+        self.message = message
+        self.hint = hint or kind.hint
+        self.status = kind.status
+        super().__init__(code, message, hint)
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+    def as_json(self) -> dict[str, str | int]:
+        """The fields a script reads."""
+        return {"code": self.code, "message": self.message, "hint": self.hint, "status": int(self.status)}

@@ -1,0 +1,144 @@
+"""The only place that fsyncs, renames, locks, checksums and fingerprints; manifests live here too.
+
+A directory artefact is built under a temporary name, its `manifest.json` is written last and the directory is then
+renamed: a directory that has a manifest is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+
+MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one byte form of a JSON value: sorted keys, no spaces, UTF-8, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash it holds either all of `data` or what it held before."""
+    partial = path.with_name(path.name + ".partial")
+    with disk_errors(path), partial.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    commit(partial, path)
+
+
+def commit(partial: Path, final: Path) -> None:
+    """Rename a finished file or directory to its final name, durably."""
+    with disk_errors(final):
+        partial.rename(final)
+        sync_directory(final.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    with disk_errors(path), path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk and missing permissions into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SiloError("disk-full", f"no space left while writing {path}") from error
+        if isinstance(error, PermissionError):
+            raise SiloError("input-unreadable", f"not allowed to write {path}") from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small JSON file atomically, indented for people, with sorted keys."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file this package wrote."""
+    return json.loads(path.read_bytes())
+
+
+def write_manifest(directory: Path, content: dict[str, Any]) -> str:
+    """Write a manifest that carries its own fingerprint, and return that fingerprint."""
+    mark = fingerprint(content)
+    write_json(directory / MANIFEST, {**content, "fingerprint": mark})
+    return mark
+
+
+def read_manifest(directory: Path, code: str) -> dict[str, Any]:
+    """Read and check a manifest; `code` is the error for a directory that has none."""
+    path = directory / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise SiloError(code, f"{directory} has no {MANIFEST}") from None
+    except ValueError:
+        raise SiloError("corpus-damaged", f"{path} is not valid JSON") from None
+    mark = content.pop("fingerprint", None) if isinstance(content, dict) else None
+    if mark is None or mark != fingerprint(content):
+        raise SiloError("corpus-damaged", f"{path} does not match its own fingerprint")
+    content["fingerprint"] = mark
+    return dict(content)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock file; a second holder gets the error `busy` at once. The lock ends with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SiloError("busy", f"{path.parent} is being written by another process") from None
+        yield
+    finally:
+        os.close(handle)

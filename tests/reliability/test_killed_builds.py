@@ -1,0 +1,74 @@
+"""`kill -9` at random instants of a real build in its own process: it resumes, and ends with the same bytes.
+
+`SILO_KILLS` sets how many kills are made (make reliability: 60). A kill counts only if the build was still running.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.conftest import record, words, write_jsonl
+from tests.corpus.test_build import _mixed_records, _tree
+
+KILLS = int(os.environ.get("SILO_KILLS", "4"))
+
+
+def _start(files: list[Path], out: Path) -> subprocess.Popen[bytes]:
+    code = "from silo.cli import main; import sys; sys.exit(main())"
+    names = [str(file) for file in files]
+    command = [sys.executable, "-c", code, "corpus", "build", "--jsonl", *names, "--out", str(out), "--json"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def _finish(files: list[Path], out: Path) -> float:
+    start = time.monotonic()
+    process = _start(files, out)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return time.monotonic() - start
+
+
+def _inputs(place: Path, rng: random.Random) -> list[Path]:
+    large = [record(f"b{number}", words(number + 1000, 400), domain=f"d{number % 5}") for number in range(300)]
+    files = [write_jsonl(place / f"{number}.jsonl", _mixed_records(rng)) for number in range(6)]
+    return [*files, write_jsonl(place / "large.jsonl", large)]
+
+
+def test_a_killed_build_resumes_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    files = _inputs(tmp_path, rng)
+    seconds = _finish(files, tmp_path / "whole")
+    expected = _tree(tmp_path / "whole")
+    made = 0
+    for attempt in range(10 * KILLS):
+        out = tmp_path / f"killed-{attempt}"
+        for _ in range(rng.randint(1, 3)):
+            process = _start(files, out)
+            time.sleep(rng.uniform(0.1 * seconds, seconds))
+            running = process.poll() is None
+            if running:
+                os.killpg(process.pid, signal.SIGKILL)
+                made += 1
+            process.communicate()
+            if (out / "manifest.json").exists():
+                assert _tree(out) == expected
+        _finish(files, out)
+        assert _tree(out) == expected
+        assert not out.with_name(out.name + ".building").exists()
+        if made >= KILLS:
+            break
+    assert made >= KILLS, f"only {made} kills hit a running build"
+
+
+def test_two_builds_of_one_corpus_do_not_meet(tmp_path: Path) -> None:
+    files = _inputs(tmp_path, random.Random(5))
+    first, second = _start(files, tmp_path / "out"), _start(files, tmp_path / "out")
+    ends = [(process.communicate()[1].decode(), process.returncode) for process in (first, second)]
+    assert sorted(status for _, status in ends) in ([0, 0], [0, 7])
+    _finish(files, tmp_path / "out")

@@ -1,0 +1,84 @@
+"""Files are written whole or not at all, manifests notice every change, and a lock has one holder."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from silo.errors import SiloError
+from silo.files import (
+    canonical_json,
+    disk_errors,
+    exclusive,
+    file_sha256,
+    fingerprint,
+    read_json,
+    read_manifest,
+    remove_tree,
+    write_atomic,
+    write_json,
+    write_manifest,
+)
+
+
+def test_an_atomic_write_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_atomic(path, b"one")
+    write_atomic(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": float("nan")})
+    assert read_json(path) == {"a": 1}
+
+
+def test_canonical_json_does_not_depend_on_order() -> None:
+    assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'.encode()
+    assert fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1}) != fingerprint({"a": 2, "b": 2})
+
+
+def test_a_manifest_notices_every_changed_byte(tmp_path: Path) -> None:
+    mark = write_manifest(tmp_path, {"a": [1, 2]})
+    path = tmp_path / "manifest.json"
+    content = path.read_bytes()
+    assert read_manifest(tmp_path, "not-a-corpus") == {"a": [1, 2], "fingerprint": mark}
+    for at, byte in enumerate(content):
+        if chr(byte).isspace():
+            continue
+        path.write_bytes(content[:at] + bytes([byte ^ 1]) + content[at + 1 :])
+        with pytest.raises(SiloError, match="corpus-damaged"):
+            read_manifest(tmp_path, "not-a-corpus")
+
+
+def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SiloError, match="disk-full"), disk_errors(tmp_path):
+        raise OSError(errno.ENOSPC, "no space")
+    with pytest.raises(OSError, match="other"), disk_errors(tmp_path):
+        raise OSError(errno.EIO, "other")
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock"):
+        with pytest.raises(SiloError, match="busy"), exclusive(tmp_path / "lock"):
+            pass
+    with exclusive(tmp_path / "lock"):
+        pass
+
+
+def test_checksums_and_removal(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "f").write_bytes(b"")
+    assert file_sha256(tmp_path / "d" / "f").startswith("e3b0c442")
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    remove_tree(tmp_path / "link")
+    assert (tmp_path / "d" / "f").exists()
+    remove_tree(tmp_path / "d")
+    remove_tree(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
