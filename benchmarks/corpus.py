@@ -1,4 +1,4 @@
-"""Build the experiments' corpus and report what must be shown: tiers against the files' own, speed and memory per stage.
+"""Build the experiments' corpus and report its tiers against the files' own, and speed and memory per stage.
 
     python benchmarks/corpus.py [--recipe recipes/shared-data.toml] [--out build/shared-corpus]
 
@@ -80,15 +80,15 @@ def tier_changes(recipe: CorpusRecipe, arguments: argparse.Namespace) -> dict[st
     for shard in Corpus.open(arguments.out).shards():
         for line in read_lines(shard.root / f"{shard.stem}.jsonl.zst"):
             record = json.loads(line)
-            own, license, external = stated[record["id"]]
+            own, terms, external = stated[record["id"]]
             matrix[own, record["tier"]] += 1
             if own != record["tier"]:
-                changes.setdefault((own, record["tier"], license, record["license"]), []).append(external)
+                changes.setdefault((own, record["tier"], terms, record["license"]), []).append(external)
     return {
         "matrix": {f"{own} -> {given}": count for (own, given), count in sorted(matrix.items())},
         "changes": [
-            {"stated": own, "given": given, "license": license, "read_as": spdx, "documents": len(ids), "for": min(ids)}
-            for (own, given, license, spdx), ids in sorted(changes.items(), key=lambda item: -len(item[1]))
+            {"stated": own, "given": given, "license": terms, "read_as": spdx, "documents": len(ids), "for": min(ids)}
+            for (own, given, terms, spdx), ids in sorted(changes.items(), key=lambda item: -len(item[1]))
         ],
     }
 
@@ -127,9 +127,8 @@ def page(result: dict[str, Any]) -> str:
         "|---|---|---|---|---:|---|",
     ]
     for row in result["tier_changes"]["changes"]:
-        lines.append(
-            f"| {row['stated']} | {row['given']} | {row['license']} | {row['read_as']} | {row['documents']} | {row['for']} |"
-        )
+        names = ("stated", "given", "license", "read_as", "documents", "for")
+        lines.append("| " + " | ".join(str(row[name]) for name in names) + " |")
     return "\n".join(lines) + "\n"
 
 

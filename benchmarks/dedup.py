@@ -101,7 +101,7 @@ def _options() -> argparse.Namespace:
     data = ROOT.parent / "shared" / "data"
     parser.add_argument("--data", type=Path, nargs="*", default=sorted(data.glob("*.train.jsonl.zst")))
     parser.add_argument("--megabytes", type=float, default=100, help="text for the speed runs")
-    parser.add_argument("--exact-megabytes", type=float, default=20, help="found text to put into the exact set")
+    parser.add_argument("--exact-megabytes", type=float, default=40, help="found text to put into the exact set")
     parser.add_argument("--copies", type=int, default=100, help="planted copies per kind of edit")
     parser.add_argument("--bar", type=float, default=8, help="how many times the faster peer is asked for")
     parser.add_argument("--peers-python", type=Path, help="a Python that has dolma and datatrove")
@@ -120,8 +120,8 @@ def _peers_python(options: argparse.Namespace) -> Path:
         print(f"installing {' and '.join(PEERS)} into {options.cache}", file=sys.stderr)
         venv.create(options.cache, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
-        subprocess.run([*install, "--no-deps", *PEERS], check=True)
         subprocess.run([*install, *PEERS_NEED], check=True)
+        subprocess.run([*install, "--no-deps", *PEERS], check=True)
         done.touch()
     return python
 
@@ -201,8 +201,7 @@ def _ratio(speeds: Sequence[Speed], measure: str) -> float:
 
 
 def _agreement_report(bench: Bench, found: Sequence[Record], options: argparse.Namespace) -> dict[str, Any]:
-    every = max(1, round(options.megabytes / options.exact_megabytes))
-    sample = found[::every]
+    sample, _ = load_text(options.data, round(options.exact_megabytes * 1e6))
     planted = plant(found, copies=options.copies, exact=ExactSet(NGRAM, THRESHOLD))
     return {
         "found_text": _compared(bench, sample, ("silo",)),

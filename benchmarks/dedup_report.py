@@ -16,9 +16,9 @@ NOTES = """## What is and is not comparable
   and punctuation counts as words. "dolma" is sized for a false-positive rate of {false_positive_rate}; "7 hashes" has
   as many as silo has probes, which is faster and errs more. It counts an n-gram repeated within one document as seen,
   so repetitive documents become duplicates of themselves. Its hash seeds are random: runs may differ slightly.
-- datatrove normalises the text and splits words with spaCy (its default for English), hashes to 32 bits, keeps
-  documents shorter than an n-gram, and wants more than the threshold. Its size is also its mask, so it must be a power
-  of two less one.
+- datatrove splits words with spaCy (its default for English), hashes to 32 bits, keeps documents shorter than an
+  n-gram, and wants more than the threshold. Its folding of numbers and accents is switched off for the Bloom filter,
+  as the others do neither. Its size is also its mask, so it must be a power of two less one.
 - Both peers keep the n-grams of documents they drop; silo and the exact set do not.
 - MinHash asks how much two documents resemble each other (5-grams, about 0.72): an excerpt is no duplicate to it.
 - Edits scattered over 2 % of the words break about a fifth of all {ngram}-grams: with a threshold of {threshold} such

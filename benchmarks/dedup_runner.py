@@ -128,8 +128,9 @@ def _rust_extension(distribution: str) -> Any:
 def run_datatrove(folder: Path, text_bytes: int) -> Outcome:
     """datatrove's SingleBloomFilter; the bits are a power of two, because the filter masks with its size."""
     bits = min(1 << math.ceil(math.log2(15 * text_bytes / BYTES_PER_NGRAM)), 1 << 28)
+    words = import_module("datatrove.utils.text").TextNormConfig(norm_numbers=False, norm_unicode_diacritics=False)
     settings = import_module("datatrove.pipeline.dedup.bloom_filter").BloomFilterConfig(
-        m_bytes=bits - 1, k=PROBES, n_grams=NGRAM, duplicate_threshold=THRESHOLD
+        m_bytes=bits - 1, k=PROBES, n_grams=NGRAM, duplicate_threshold=THRESHOLD, norm_config=words
     )
     step = import_module("datatrove.pipeline.dedup").SingleBloomFilter(str(folder / "bloom"), settings)
     documents = _datatrove_documents(folder)

@@ -23,8 +23,11 @@ UNRELATED_PER_CASE = 5
 _MIN_WORDS, _MAX_WORDS = 100, 2000
 _FRESH_SHARE = 0.05
 
-# an ideograph, kana or Hangul syllable is a word; so is a run of ASCII letters and digits or other non-ASCII characters
-_WORD = re.compile("[\u2e80-\ua4bf\uac00-\ud7ff]|[0-9A-Za-z\x80-\u2e7f\ua4c0-\uabff\ue000-\U0010ffff]+")
+# an ideograph, kana or Hangul syllable is a word of its own; so is a run of letters and digits, where everything beyond
+# ASCII that is not general punctuation counts as a letter
+_SINGLE = "\u2e80-\u2fff\u3040-\ua4bf\uac00-\ud7ff"
+_LETTERS = "0-9A-Za-z\xc0-\u1fff\u2080-\u2e7f\ua4c0-\uabff\ue000-\U0010ffff"
+_WORD = re.compile(f"[{_SINGLE}]|[{_LETTERS}]+")
 _FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _TOKEN = re.compile(r"\S+\s*")
 

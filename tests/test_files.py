@@ -65,9 +65,8 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
-    with exclusive(tmp_path / "lock"):
-        with pytest.raises(SiloError, match="busy"), exclusive(tmp_path / "lock"):
-            pass
+    with exclusive(tmp_path / "lock"), pytest.raises(SiloError, match="busy"), exclusive(tmp_path / "lock"):
+        pass
     with exclusive(tmp_path / "lock"):
         pass
 

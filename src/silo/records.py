@@ -64,7 +64,7 @@ class Right(StrEnum):
     train = "train"
     store = "store"
     quote = "quote"
-    index = "index"
+    index = "index"  # type: ignore[assignment]  # hides str.index, which nobody needs here
 
 
 @dataclass(frozen=True, slots=True)

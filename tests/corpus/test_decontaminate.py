@@ -1,4 +1,4 @@
-"""Documents that give away evaluation text are found, whole or embedded; shared boilerplate is not held against them."""
+"""Documents that give away evaluation text are found, whole or embedded; shared boilerplate is no leak."""
 
 from __future__ import annotations
 

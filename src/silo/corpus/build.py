@@ -216,8 +216,8 @@ def _read(job: _Build) -> list[dict[str, Any]]:
     reports = job.work / "read"
     reports.mkdir(exist_ok=True)
     units = []
-    for part in job.parts:
-        name = fingerprint([part.path, part.label])[:16]
+    for number, part in enumerate(job.parts):
+        name = f"{number:06d}"
         arguments = (part, str(reports / name), job.recipe.limits)
         units.append(Unit(reports / f"{name}.json", arguments, part.bytes))
     return _run(job, "read", read_part, units)

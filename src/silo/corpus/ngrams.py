@@ -10,7 +10,9 @@ The filter is blocked: all probes of one item fall into one 64-byte block, which
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from dataclasses import dataclass
 
 import numba
@@ -19,10 +21,13 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Hashes = NDArray[np.uint64]
+Starts = NDArray[np.int64]
 
 _BLOCK_WORDS = 8
 _BLOCK_BITS = 512
 _MAX_PROBES = 7
+_GROUP = 32
+_HUGE_PAGE = 2 << 20
 
 _SPACE, _WORD, _LOOK = 0, 1, 2
 
@@ -146,33 +151,61 @@ def _block_of(item: np.uint64, blocks: int) -> np.int64:
     return np.int64(((item >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32))
 
 
-@numba.njit(cache=True, nogil=True)
-def _count_present(bits: Hashes, items: Hashes, probes: int) -> int:
-    """How many items (repeats counted) are in the filter."""
+@numba.njit(inline="always")
+def _touch(bits: Hashes, items: Hashes, starts: Starts, touched: Hashes) -> None:
+    """Read a word of every item's block, so that the cache misses of a group overlap instead of queueing up."""
     blocks = len(bits) // 8
+    for at, item in enumerate(items):
+        starts[at] = _block_of(item, blocks) * 8
+        touched[at] = bits[starts[at]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_present(bits: Hashes, items: Hashes, probes: int, starts: Starts, touched: Hashes) -> int:
+    """How many items (repeats counted) are in the filter."""
     found = np.int64(0)
-    for item in items:
-        start = _block_of(item, blocks) * 8
-        where = _mix(item)
-        hit = np.uint64(1)
-        for _ in range(probes):  # no early exit: a mispredicted branch costs more than the probes of one cache line
-            bit = where & np.uint64(511)
-            where >>= np.uint64(9)
-            hit &= bits[start + np.int64(bit >> np.uint64(6))] >> (bit & np.uint64(63))
-        found += np.int64(hit)
+    for first in range(0, len(items), len(starts)):
+        group = items[first : first + len(starts)]
+        _touch(bits, group, starts, touched)
+        for at, item in enumerate(group):
+            where = _mix(item)
+            hit = np.uint64(1)
+            for _ in range(probes):  # no early exit: a mispredicted branch costs more than the probes of one cache line
+                bit = where & np.uint64(511)
+                where >>= np.uint64(9)
+                hit &= bits[starts[at] + np.int64(bit >> np.uint64(6))] >> (bit & np.uint64(63))
+            found += np.int64(hit)
     return int(found)
 
 
 @numba.njit(cache=True, nogil=True)
-def _insert(bits: Hashes, items: Hashes, probes: int) -> None:
-    blocks = len(bits) // 8
-    for item in items:
-        start = _block_of(item, blocks) * 8
-        where = _mix(item)
-        for _ in range(probes):
-            bit = where & np.uint64(511)
-            where >>= np.uint64(9)
-            bits[start + np.int64(bit >> np.uint64(6))] |= np.uint64(1) << (bit & np.uint64(63))
+def _insert(bits: Hashes, items: Hashes, probes: int, starts: Starts, touched: Hashes) -> None:
+    for first in range(0, len(items), len(starts)):
+        group = items[first : first + len(starts)]
+        _touch(bits, group, starts, touched)
+        for at, item in enumerate(group):
+            where = _mix(item)
+            for _ in range(probes):
+                bit = where & np.uint64(511)
+                where >>= np.uint64(9)
+                bits[starts[at] + np.int64(bit >> np.uint64(6))] |= np.uint64(1) << (bit & np.uint64(63))
+
+
+def _group() -> tuple[Starts, Hashes]:
+    return np.empty(_GROUP, dtype=np.int64), np.empty(_GROUP, dtype=np.uint64)
+
+
+def _zeros(words: int) -> Hashes:
+    """Zeroed memory in huge pages where the system has them: the filter is read at random, and pages cost lookups."""
+    size = words * 8
+    if size < 2 * _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(words, dtype=np.uint64)
+    memory = mmap.mmap(-1, size + _HUGE_PAGE)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    data = np.frombuffer(memory, dtype=np.uint8)
+    start = -data.ctypes.data % _HUGE_PAGE
+    return data[start : start + size].view(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +225,15 @@ class Bloom:
         blocks = max(64, min(math.ceil(wanted / _BLOCK_BITS), max_bytes * 8 // _BLOCK_BITS))
         per_item = blocks * _BLOCK_BITS / max(items, 1)
         probes = min(_MAX_PROBES, max(1, round(per_item * math.log(2) * 0.8)))
-        return cls(np.zeros(blocks * _BLOCK_WORDS, dtype=np.uint64), probes)
+        return cls(_zeros(blocks * _BLOCK_WORDS), probes)
 
     def count_present(self, items: Hashes) -> int:
         """How many of the items, repeats counted, seem to be members."""
-        return _count_present(self.bits, items, self.probes)
+        return _count_present(self.bits, items, self.probes, *_group())
 
     def insert(self, items: Hashes) -> None:
         """Make the items members."""
-        _insert(self.bits, items, self.probes)
+        _insert(self.bits, items, self.probes, *_group())
 
     def false_positive_rate(self) -> float:
         """The chance that a stranger is taken for a member now, from how full each block is."""

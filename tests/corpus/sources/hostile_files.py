@@ -123,6 +123,7 @@ FILES: list[Case] = [
         () if AS_ROOT else ("input-unreadable",),
         int(AS_ROOT),
     ),
+    Case("file-name-not-utf8", "jsonl", file(GOOD, os.fsdecode(b"in\xff.jsonl")), ("utf8-invalid",), 0),
     Case("nothing-there", "jsonl", lambda _: None, ("input-missing",), 0),
     Case("directory-for-a-file", "jsonl", lambda directory: (directory / "in").mkdir(), ("recipe-value",), 0),
     # Parquet

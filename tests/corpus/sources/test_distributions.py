@@ -88,6 +88,17 @@ def test_licence_files_are_evidence_too(site: Path) -> None:
     assert sorted(tiers(found)) == ["restricted", "restricted", "sw", "sw"]
 
 
+def test_a_licence_file_in_unknown_words_does_not_outweigh_the_metadata(site: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "thing/a.py": "a",
+        "Some_Thing-1.0.dist-info/LICENSE": "Take either of the others.",
+    }
+    install(site, "License-Expression: Apache-2.0 OR BSD-3-Clause\n", files)
+    assert tiers(documents(site)["Some_Thing-1.0:thing/a.py"]) == ["sw"]
+    install(site, "", files)
+    assert tiers(documents(site)["Some_Thing-1.0:thing/a.py"]) == ["restricted"]
+
+
 def test_names_are_found_however_they_are_spelled(site: Path) -> None:
     install(site, "", {"thing/a.py": "a"})
     for name in ("some-thing", "Some_Thing", "some.thing"):

@@ -17,8 +17,14 @@ _SAYS_NOTHING = frozenset({"License :: OSI Approved", "License"})
 
 
 def distribution_evidence(distribution: Distribution, place: Path, label: str) -> tuple[Evidence, ...]:
-    """What METADATA states (PEP 639 first, then classifiers, then the License field), and every licence file."""
-    return _stated(distribution, label) + _shipped(distribution, place, label)
+    """What METADATA states (PEP 639 first, then classifiers, then the License field), and every licence file.
+
+    A licence file in words nobody knows ("see LICENSE.APACHE") says nothing against a licence that METADATA states.
+    """
+    stated, shipped = _stated(distribution, label), _shipped(distribution, place, label)
+    if stated:
+        shipped = tuple(item for item in shipped if item.method != "unrecognised")
+    return stated + shipped
 
 
 def _stated(distribution: Distribution, label: str) -> tuple[Evidence, ...]:

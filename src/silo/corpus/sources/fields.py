@@ -139,16 +139,14 @@ def licence_evidence(
     """Every licence a record states, each as evidence of its own: none outweighs another here."""
     if "license" in record and "licence" in record:
         raise SiloError("json-duplicate-key", "license and licence are both given")
-    own = [(name, record.get(name)) for name in _LICENSE_KEYS]
-    inner = [(name, value) for name in _LICENSE_KEYS for value in _listed(metadata.get(name))]
     found: list[Evidence] = []
-    for place, pairs in (("", own), ("metadata.", inner)):
-        for name, value in pairs:
-            stated = short({name: value}, name, defaults.max_chars)
-            if stated.strip():
-                found.append(assessed(stated, f"{defaults.label}: {place}{name}"))
+    for place, holder in (("", record), ("metadata.", metadata)):
+        for name in _LICENSE_KEYS:
+            value = holder.get(name)
+            if value is None:
+                continue
+            for item in value if place and isinstance(value, list) else (value,):
+                stated = short({name: item}, name, defaults.max_chars)
+                if stated.strip():
+                    found.append(assessed(stated, f"{defaults.label}: {place}{name}"))
     return tuple(found)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from silo.corpus.sources.parts import Part, excluded, refuse_special, signals_stamp, stamp_of
+from silo.corpus.sources.parts import Part, excluded, printable, refuse_special, signals_stamp, stamp_of
 from silo.errors import SiloError
 from silo.recipe import SourceRecipe
 
@@ -124,13 +124,13 @@ def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
 
 def shown(root: Path, relative: str) -> str:
     """Where a file is, for people: folder name and path, with undecodable bytes escaped."""
-    return f"{root.name}/{relative}".encode("utf-8", "backslashreplace").decode()
+    return printable(f"{root.name}/{relative}")
 
 
 def read_text(root: Path, relative: str, max_bytes: int) -> str:
     """The text of one file below `root`; what is not text, not regular or not inside raises with its code."""
     path = root / relative
-    name = relative.encode("utf-8", "backslashreplace").decode()
+    name = printable(relative)
     if path.is_symlink():
         raise SiloError("path-unsafe", f"{name} is a link that leaves the folder")
     refuse_special(path)

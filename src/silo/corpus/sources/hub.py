@@ -14,7 +14,7 @@ from typing import Any
 from silo.corpus.sources.fields import assessed, defaults_of
 from silo.corpus.sources.jsonl import read_lines
 from silo.corpus.sources.parquet import read_rows
-from silo.corpus.sources.parts import Part, described, excluded, settle, signals_stamp, size_of, stamp_of
+from silo.corpus.sources.parts import Part, described, excluded, printable, settle, signals_stamp, size_of, stamp_of
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
@@ -46,7 +46,7 @@ def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[Part]:
         Part(
             recipe=recipe,
             path=str(root),
-            label=f"{title}/{relative}",
+            label=printable(f"{title}/{relative}"),
             bytes=size_of(path),
             stamp=stamp_of([described(relative, path)], salt),
             members=(relative,),
@@ -78,7 +78,7 @@ def read_hub(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
     relative = PurePosixPath(part.members[0])
     defaults = replace(
         defaults_of(part, limits, extra=card_evidence(Path(part.path))),
-        source=part.recipe.name or part.label.removesuffix(f"/{relative}"),
+        source=part.recipe.name or part.label.removesuffix(printable(f"/{relative}")),
         domain=part.recipe.domain or _subset(relative),
         id_from_text=True,
     )

@@ -59,7 +59,15 @@ def expand(pattern: str, base: Path) -> list[Path]:
         found = sorted(root.glob(str(whole.relative_to(root)))) if root.is_dir() else []
     if not found:
         raise SiloError("input-missing", f"nothing matches {pattern}")
+    for item in found:
+        if (name := printable(item.name)) != item.name:
+            raise SiloError("utf8-invalid", f"the file name {name} is not UTF-8", "rename the file")
     return [item.absolute() for item in found]
+
+
+def printable(name: str) -> str:
+    """A file name with the bytes escaped that are not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _literal_parts(path: Path) -> Iterable[str]:
