@@ -127,8 +127,8 @@ def page(result: dict[str, Any]) -> str:
         "|---|---|---|---|---:|---|",
     ]
     for row in result["tier_changes"]["changes"]:
-        names = ("stated", "given", "license", "read_as", "documents", "for")
-        lines.append("| " + " | ".join(str(row[name]) for name in names) + " |")
+        fields = ("stated", "given", "license", "read_as", "documents", "for")
+        lines.append("| " + " | ".join(str(row[name]) for name in fields) + " |")
     return "\n".join(lines) + "\n"
 
 

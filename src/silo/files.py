@@ -142,3 +142,8 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def hold_shared(path: Path) -> None:
+    """Hold a lock file together with others until this process ends; `exclusive` waits for all of them to go."""
+    fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_SH)

@@ -94,6 +94,16 @@ def test_the_same_text_under_two_licences_is_flagged(tmp_path: Path) -> None:
     assert (pair["kept_license"], pair["dropped_license"]) == ("MIT", "GPL-2.0-only")
 
 
+def test_slices_find_the_same_repeats_as_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from silo.corpus import exact
+
+    files = [write_jsonl(tmp_path / f"{n}.jsonl", _mixed_records(random.Random(n))) for n in range(3)]
+    build_from(files, tmp_path / "whole")
+    monkeypatch.setattr(exact, "_SLICE_ROWS", 7)
+    build_from(files, tmp_path / "sliced")
+    assert _tree(tmp_path / "whole") == _tree(tmp_path / "sliced")
+
+
 def test_near_duplicates_are_looked_for_within_a_domain_only(tmp_path: Path) -> None:
     file = write_jsonl(
         tmp_path / "in.jsonl",
@@ -192,6 +202,8 @@ def test_a_finished_corpus_is_reused_and_another_is_not_overwritten(tmp_path: Pa
     (tmp_path / "other" / "precious.txt").write_text("mine")
     with pytest.raises(SiloError, match="out-exists"):
         build_from([file], tmp_path / "other")
+    with pytest.raises(SiloError, match="out-exists"):
+        build(CorpusRecipe((SourceRecipe("jsonl", (str(file),)),)), tmp_path / "other", base=tmp_path, force=True)
     assert (tmp_path / "other" / "precious.txt").read_text() == "mine"
 
 

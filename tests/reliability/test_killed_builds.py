@@ -26,6 +26,14 @@ def _start(files: list[Path], out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
+def _kill(process: subprocess.Popen[bytes], *, workers_too: bool) -> None:
+    """Kill the whole group, or only the process that was started: its workers must then end by themselves."""
+    if workers_too:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
 def _finish(files: list[Path], out: Path) -> float:
     start = time.monotonic()
     process = _start(files, out)
@@ -53,7 +61,7 @@ def test_a_killed_build_resumes_and_ends_with_the_same_bytes(tmp_path: Path) -> 
             time.sleep(rng.uniform(0.1 * seconds, seconds))
             running = process.poll() is None
             if running:
-                os.killpg(process.pid, signal.SIGKILL)
+                _kill(process, workers_too=rng.random() < 0.5)
                 made += 1
             process.communicate()
             if (out / "manifest.json").exists():
@@ -64,6 +72,22 @@ def test_a_killed_build_resumes_and_ends_with_the_same_bytes(tmp_path: Path) -> 
         if made >= KILLS:
             break
     assert made >= KILLS, f"only {made} kills hit a running build"
+
+
+def test_an_interrupt_ends_quickly_with_two_lines(tmp_path: Path) -> None:
+    files = _inputs(tmp_path, random.Random(5))
+    process = _start(files, tmp_path / "out")
+    deadline = time.monotonic() + 20
+    while not list((tmp_path / "out.building").glob("work/read/*/run-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert errors.decode().splitlines() == [
+        "error: stopped by the user [interrupted]",
+        "hint: run the same command again: it resumes",
+    ]
+    _finish(files, tmp_path / "out")
 
 
 def test_two_builds_of_one_corpus_do_not_meet(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from silo.corpus.spool import open_runs
 from silo.corpus.stages import clean_domain, read_part, tokenise_shard
 from silo.corpus.text import check_kinds
 from silo.corpus.tokens import load_tokenizer
-from silo.corpus.units import Advance, Memory, Unit, run
+from silo.corpus.units import Advance, Memory, Unit, run, wait_for_orphans
 from silo.errors import SiloError
 from silo.files import (
     MANIFEST,
@@ -65,6 +65,10 @@ class _Build:
         return self.out.with_name(self.out.name + ".building")
 
     @property
+    def guard(self) -> Path:
+        return self.place / "workers.lock"
+
+    @property
     def work(self) -> Path:
         return self.place / "work"
 
@@ -92,6 +96,7 @@ def build(
         return {**done, "reused": True}
     job.place.mkdir(parents=True, exist_ok=True)
     with exclusive(job.place / "lock"):
+        wait_for_orphans(job.guard)
         _continue_or_restart(job, key)
         summary = _build(job, key)
         if job.out.exists():
@@ -148,18 +153,21 @@ def _key(job: _Build) -> str:
 
 
 def _finished(out: Path, key: str, *, force: bool) -> dict[str, Any] | None:
-    """The summary of a corpus that is already there and was made from the same inputs."""
-    if not out.exists() or force:
+    """The summary of a corpus that is already there and was made from the same inputs.
+
+    With `force` a corpus may be replaced; what is not a corpus is never touched.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
-    if (out / MANIFEST).exists() and (out / _LOG).exists():
-        log = read_json(out / _LOG)
-        if log.get("key") == key:
-            Corpus.open(out)
-            return dict(log["summary"])
+    if not (out / MANIFEST).exists() or not (out / _LOG).exists():
+        raise SiloError("out-exists", f"{out} is there and is not a corpus", "choose another --out")
+    if force:
+        return None
+    log = read_json(out / _LOG)
+    if log.get("key") != key:
         raise SiloError("out-exists", f"{out} holds a corpus made from other inputs or settings")
-    if any(out.iterdir()) if out.is_dir() else True:
-        raise SiloError("out-exists", f"{out} is there and is not a corpus")
-    return None
+    Corpus.open(out)
+    return dict(log["summary"])
 
 
 def _continue_or_restart(job: _Build, key: str) -> None:
@@ -209,7 +217,15 @@ def _timed(job: _Build, stage: str, step: Any) -> Any:
 
 
 def _run(job: _Build, stage: str, function: Any, units: list[Unit]) -> list[dict[str, Any]]:
-    return run(stage, function, units, workers=job.recipe.workers, advance=job.advance, memory=job.memory)
+    return run(
+        stage,
+        function,
+        units,
+        workers=job.recipe.workers,
+        advance=job.advance,
+        memory=job.memory,
+        guard=job.guard,
+    )
 
 
 def _read(job: _Build) -> list[dict[str, Any]]:

@@ -82,6 +82,12 @@ class ShardWriter:
         self._packed = zstandard.ZstdCompressor(level=3).stream_writer(self._stream, closefd=False)
         self._held = 0
 
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Finish the open shard."""
         if self._packed is not None and self._stream is not None:

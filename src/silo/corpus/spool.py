@@ -24,7 +24,7 @@ from silo.files import read_json, write_json
 from silo.records import Document
 
 RUN_BYTES = 48 << 20
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 17
 
 ROW = np.dtype(
     [
@@ -167,33 +167,29 @@ class Run:
         rows: NDArray[np.void] = np.load(self.stem.with_suffix(".rows.npy"), mmap_mode="r")
         return rows
 
-    def write_drops(self, drops: NDArray[np.void]) -> None:
-        """Note which rows are repeats."""
-        np.save(self.stem.with_suffix(".drops.npy"), drops, allow_pickle=False)
+    def new_drops(self) -> NDArray[np.void]:
+        """One `DROP` per document, nothing dropped yet; what is written into it lands on disk."""
+        path = self.stem.with_suffix(".drops.npy")
+        return np.lib.format.open_memmap(path, mode="w+", dtype=DROP, shape=self.rows().shape)
 
     def documents(self, domain: str) -> Iterator[Spooled]:
-        """The documents of one domain, sorted by tier and id."""
+        """The documents of one domain, sorted by tier and id; only one block is held, and no file is kept open."""
         if domain not in self.domains:
             return
         wanted = self.domains.index(domain)
-        rows, drops = self.rows(), np.load(self.stem.with_suffix(".drops.npy"), mmap_mode="r")
-        unpacker = zstandard.ZstdDecompressor()
+        for number, offset, length, first, count in self.blocks:
+            if number == wanted:
+                yield from self._block(offset, length, slice(first, first + count))
+
+    def _block(self, offset: int, length: int, where: slice) -> Iterator[Spooled]:
+        rows = self.rows()[where].copy()
+        drops = np.load(self.stem.with_suffix(".drops.npy"), mmap_mode="r")[where].copy()
         with self.stem.with_suffix(".blocks").open("rb") as stream:
-            for number, offset, length, first, count in self.blocks:
-                if number != wanted:
-                    continue
-                stream.seek(offset)
-                lines = unpacker.decompress(stream.read(length)).split(b"\n")
-                ranks = rows["tier"][first : first + count].tolist()
-                for at, line in enumerate(lines, start=first):
-                    drop = drops[at]
-                    yield Spooled(
-                        ranks[at - first],
-                        rows["id"][at].tobytes().hex(),
-                        int(drop["why"]),
-                        drop["winner"].tobytes().hex(),
-                        line,
-                    )
+            stream.seek(offset)
+            lines = zstandard.decompress(stream.read(length)).split(b"\n")
+        for row, drop, line in zip(rows, drops, lines, strict=True):
+            winner = drop["winner"].tobytes().hex()
+            yield Spooled(int(row["tier"]), row["id"].tobytes().hex(), int(drop["why"]), winner, line)
 
 
 def open_runs(directory: Path) -> list[Run]:

@@ -10,9 +10,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +158,16 @@ def clean_domain(
     root, name = Path(target), directory_name(domain)
     for tier in Tier:
         remove_tree(root / "shards" / tier / name)
-    writers = {tier: ShardWriter(root / "shards", tier, domain, shard_bytes=recipe.shard_mb * MIB) for tier in Tier}
     cleaner = _Cleaner(recipe, domain, text_bytes, evaluation)
     reasons: Counter[str] = Counter()
     masked = seen_bytes = disputed = 0
     (root / "rejected").mkdir(parents=True, exist_ok=True)
     (root / "conflicts").mkdir(parents=True, exist_ok=True)
-    with (
-        _packed_lines(root / "rejected" / f"{name}.jsonl.zst") as rejected,
-        _packed_lines(root / "conflicts" / f"{name}.jsonl.zst") as conflicts,
-    ):
+    with ExitStack() as stack:
+        rejected = stack.enter_context(_packed_lines(root / "rejected" / f"{name}.jsonl.zst"))
+        conflicts = stack.enter_context(_packed_lines(root / "conflicts" / f"{name}.jsonl.zst"))
+        shards = partial(ShardWriter, root / "shards", domain=domain, shard_bytes=recipe.shard_mb * MIB)
+        writers = {tier: stack.enter_context(shards(tier)) for tier in Tier}
         for item in merged(open_runs(Path(runs)), domain):
             record = json.loads(item.line)
             size = len(record["text"].encode())
@@ -188,8 +188,6 @@ def clean_domain(
             if record["conflicts"]:
                 disputed += 1
                 conflicts.write(_conflict(record))
-    for writer in writers.values():
-        writer.close()
     seconds = {**cleaner.clock.seconds, "total": time.perf_counter() - start}
     return {
         "domain": domain,
