@@ -13,7 +13,8 @@ import pytest
 from silo.corpus.build import build
 from silo.corpus.opened import Corpus
 from silo.corpus.plots import plot_distribution
-from silo.corpus.stats import COLUMNS, SETS, Reference, corpus_stats, load_reference
+from silo.corpus.stats import COLUMNS, Reference, corpus_stats, load_reference
+from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe
 

@@ -32,9 +32,6 @@ def manifest_content(
     """Everything about the corpus that does not depend on when and where it was built."""
     tokenizer = load_tokenizer(recipe.tokenizer)
     table = _table(reports.tokenised)
-    tokens = Counter[tuple[Tier, str]]()
-    for row in table:
-        tokens[Tier(row["tier"]), row["domain"]] += row["tokens"]
     return {
         "format": FORMAT,
         "version": __version__,
@@ -43,7 +40,7 @@ def manifest_content(
         "vocabulary": tokenizer.vocabulary,
         "counts": _counts(reports, table) | {"laundering": laundering, "evaluation_documents": evaluated},
         "table": table,
-        "weights": domain_weights(tokens, recipe.weights),
+        "weights": domain_weights(table, recipe.weights),
         "shards": _shard_rows(reports.tokenised),
         "files": files,
     }
@@ -91,10 +88,10 @@ def _table(tokenised: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str, str, str], list[int]] = {}
     for shard in tokenised:
         for source, terms, *amounts in shard["table"]:
-            row = rows.setdefault((shard["tier"], shard["domain"], source, terms), [0, 0, 0])
+            row = rows.setdefault((shard["tier"], shard["domain"], source, terms), [0, 0, 0, 0])
             for column, amount in enumerate(amounts):
                 row[column] += amount
-    names = ("tier", "domain", "source", "license", "documents", "bytes", "tokens")
+    names = ("tier", "domain", "source", "license", "documents", "bytes", "tokens", "train_tokens")
     return [dict(zip(names, (*key, *row), strict=True)) for key, row in sorted(rows.items())]
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from silo.corpus.overlap import Overlap
-from silo.corpus.stats import SETS, CorpusStats, Spread
+from silo.corpus.stats import CorpusStats, Spread
+from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import write_atomic
 

@@ -107,12 +107,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one document came to in tokens (its beginning-of-text token included) and text bytes."""
+    """What one document came to in text bytes and tokens (its beginning-of-text token included)."""
 
     source: str
     license: str
     bytes: int
     tokens: int
+    train_tokens: int
 
 
 def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Written]:
@@ -126,9 +127,11 @@ def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Writte
             for record, ids in zip(batch, tokenizer.encode([item["text"] for item in batch]), strict=True):
                 stream.write(begin.tobytes() + ids.astype(dtype).tobytes())
                 size = len(record["text"].encode())
-                entries.append(_entry(record, offset, len(ids) + 1, size))
-                offset += len(ids) + 1
-                yield Written(record["source"], record["license"], size, len(ids) + 1)
+                count = len(ids) + 1
+                entries.append(_entry(record, offset, count, size))
+                offset += count
+                trainable = count if record["rights"]["train"] else 0
+                yield Written(record["source"], record["license"], size, count, trainable)
     np.save(root / (stem + INDEX), np.array(entries, dtype=ENTRY), allow_pickle=False)
     sync_file(root / (stem + TOKENS))
     sync_file(root / (stem + INDEX))

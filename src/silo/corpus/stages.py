@@ -207,8 +207,8 @@ def tokenise_shard(target: str, stem: str, tokenizer_path: str) -> dict[str, Any
     root = Path(target) / "shards"
     table: dict[tuple[str, str], list[int]] = {}
     for written in write_tokens(root, stem, _tokenizer(tokenizer_path)):
-        row = table.setdefault((written.source, written.license), [0, 0, 0])
-        for column, amount in enumerate((1, written.bytes, written.tokens)):
+        row = table.setdefault((written.source, written.license), [0, 0, 0, 0])
+        for column, amount in enumerate((1, written.bytes, written.tokens, written.train_tokens)):
             row[column] += amount
         tick(written.bytes)
     return {

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from silo.corpus.opened import Corpus
+from silo.corpus.weights import SETS, set_tokens
 from silo.errors import SiloError
-from silo.records import TRAINING_SETS, Tier
-
-SETS: dict[str, tuple[Tier, ...]] = {**TRAINING_SETS, "all": tuple(Tier)}
-"""The columns of the distribution: the paper's training sets, and everything."""
+from silo.records import Tier
 
 COLUMNS = ("tier", "domain", "source", "license")
 """What documents are counted by."""
@@ -148,12 +146,11 @@ def _counted(table: list[dict[str, Any]], column: str) -> tuple[Count, ...]:
 
 
 def _tokens_per_group(
-    table: Iterable[Mapping[str, Any]], group_of: Callable[[str], str], tiers: tuple[Tier, ...] = tuple(Tier)
+    table: Iterable[Mapping[str, Any]], group_of: Callable[[str], str], name: str = "all"
 ) -> Counter[str]:
     totals: Counter[str] = Counter()
-    for row in table:
-        if row["tier"] in tiers:
-            totals[group_of(row["domain"])] += row["tokens"]
+    for domain, tokens in set_tokens(table, name).items():
+        totals[group_of(domain)] += tokens
     return totals
 
 
@@ -187,7 +184,7 @@ def _distribution(
     table: list[dict[str, Any]], group_of: Callable[[str], str], reference: Reference | None
 ) -> tuple[Spread, ...]:
     """One row per group of the corpus or the reference; the largest of the corpus first."""
-    sets = {name: _tokens_per_group(table, group_of, tiers) for name, tiers in SETS.items()}
+    sets = {name: _tokens_per_group(table, group_of, name) for name in SETS}
     other = reference.tokens if reference else {}
     groups = sorted(
         sets["all"].keys() | other.keys(), key=lambda group: (-sets["all"][group], -other.get(group, 0), group)
