@@ -9,6 +9,7 @@ n-gram set. Exit status 1 means that silo is not `--bar` times as fast as the fa
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -80,15 +81,19 @@ def main() -> int:
     """Run the benchmark and write its reports."""
     options = _options()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    measured = _source_digest()
     found, origin = load_text(options.data, round(options.megabytes * 1e6))
     with tempfile.TemporaryDirectory(prefix="silo-dedup-") as work:
         bench = Bench(_peers_python(options), Path(work))
-        report = {
+        report: dict[str, Any] = {
             "settings": _settings(options, found, origin),
             "machine": _machine(bench),
+            "source_sha256": measured,
             "speed": _speed_report(bench, found, options.bar),
             "agreement": _agreement_report(bench, found, options),
         }
+    if _source_digest() != measured:
+        raise SystemExit("silo's sources changed during the run: the numbers belong to no version, nothing is written")
     text = markdown(report)
     print(text)
     options.markdown.write_text(text, encoding="utf-8")
@@ -269,6 +274,12 @@ def _machine(bench: Bench) -> dict[str, Any]:
         "numpy": version("numpy"),
         **dict(zip(words[::2], words[1::2], strict=True)),
     }
+
+
+def _source_digest() -> str:
+    """What is measured: the filter, its kernels and the recipe they read."""
+    files = ("corpus/dedup.py", "corpus/ngrams.py", "recipe.py")
+    return hashlib.sha256(b"".join((ROOT / "src" / "silo" / name).read_bytes() for name in files)).hexdigest()
 
 
 def _lines(path: str) -> list[str]:

@@ -30,7 +30,7 @@ def _inputs(place: Path) -> None:
     write_jsonl(place / "test.jsonl", [record("t0", words(0, 40))])
 
 
-def test_the_journey_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journey_and_all_python_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     commands = [line[2:] for block in _blocks(JOURNEY, "console") for line in block.splitlines() if line[:2] == "$ "]
@@ -39,8 +39,9 @@ def test_the_journey_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
         program, *arguments = shlex.split(command)
         assert program == "silo"
         assert main(arguments) == 0, command
-    for block in _blocks(JOURNEY, "python"):
-        exec(compile(block, str(JOURNEY), "exec"), {})
+    for page in PAGES:
+        for block in _blocks(page, "python"):
+            exec(compile(block, str(page), "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

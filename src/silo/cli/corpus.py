@@ -101,7 +101,7 @@ def _show_summary(summary: dict[str, Any]) -> None:
     if dropped:
         show.table("left out", ("how", "why", "documents"), dropped)
     names = ("seconds", "core_seconds", "megabytes", "mb_per_core_second")
-    rows = [[stage, *(row.get(name) for name in names)] for stage, row in summary["stages"].items()]
+    rows = [[stage, *map(row.get, names)] for stage, row in summary["stages"].items() if any(row.values())]
     show.table("stages", ("stage", "seconds", "core seconds", "MB of text", "MB/s per core"), rows)
     rates = [row["false_positive_rate"] for row in summary["bloom"].values() if row]
     if rates:

@@ -22,14 +22,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    made = Table(header_style="bold")
     for at, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
         made.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
     console = Console() if sys.stdout.isatty() else Console(width=140)
-    console.print(made)
+    console.print(Text(title, style="bold"), made)
 
 
 def _cell(value: Any) -> str:
