@@ -107,6 +107,42 @@ class CorpusRecipe:
     weights: WeightsRecipe = field(default_factory=WeightsRecipe)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainRecipe:
+    """Everything `silo lm train` needs to know.
+
+    `corpus` and `validation` are relative to the recipe. `reference` trains on text that may not be trained on, to
+    measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named.
+    """
+
+    corpus: str
+    tiers: tuple[str, ...] = ("pd", "sw")
+    reference: bool = False
+    preset: str = "demo"
+    tokenizer: str = ""
+    vocabulary: int = 0
+    context: int = 0
+    max_tokens: int = 5_000_000
+    batch_tokens: int = 8192
+    micro_batch: int = 8
+    learning_rate: float = 1e-3
+    final_rate: float = 0.1
+    warmup_share: float = 0.05
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    reweigh: bool = True
+    validation: tuple[str, ...] = ()
+    validation_tokens: int = 100_000
+    evaluate_every: int = 500_000
+    patience: int = 0
+    checkpoint_every: int = 500_000
+    gradient_checkpointing: bool = False
+    dtype: str = "auto"
+    threads: int = 0
+    seed: int = 0
+
+
 def load_recipe(path: Path, kind: type[T]) -> T:
     """Read a TOML file as a recipe of the given kind."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
     recipe, base = _recipe(arguments)
     with show.progress(quiet=arguments.quiet) as advance:
-        summary = build(recipe, _out(arguments), base=base, advance=advance, force=arguments.force)
+        summary = build(recipe, show.home_path(arguments, "corpora"), base=base, advance=advance, force=arguments.force)
     if arguments.json:
         show.print_json(summary)
     elif not arguments.quiet:
@@ -62,9 +61,12 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Any, Path]:
         path = Path(arguments.recipe)
         recipe, base = load_recipe(path, CorpusRecipe), path.absolute().parent
     else:
-        recipe, base = CorpusRecipe(source=(SourceRecipe("jsonl", tuple(_literal(arguments.jsonl))),)), Path.cwd()
+        recipe, base = (
+            CorpusRecipe(source=(SourceRecipe("jsonl", tuple(show.literal_paths(arguments.jsonl))),)),
+            Path.cwd(),
+        )
     if arguments.decontaminate:
-        files = (*recipe.decontaminate.files, *_literal(arguments.decontaminate))
+        files = (*recipe.decontaminate.files, *show.literal_paths(arguments.decontaminate))
         recipe = replace(recipe, decontaminate=replace(recipe.decontaminate, files=files))
     if arguments.tokenizer:
         recipe = replace(recipe, tokenizer=str(Path(arguments.tokenizer).absolute()))
@@ -73,23 +75,6 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Any, Path]:
             raise SiloError("usage", "--workers must be at least 1")
         recipe = replace(recipe, workers=arguments.workers)
     return recipe, base
-
-
-def _out(arguments: argparse.Namespace) -> Path:
-    """--out, or a folder of the home named after the recipe."""
-    if arguments.out:
-        return Path(arguments.out)
-    if not arguments.recipe:
-        raise SiloError("usage", "--jsonl needs --out: where should the corpus go?")
-    home = arguments.home or os.environ.get("SILO_HOME") or "silo-home"
-    return Path(home) / "corpora" / Path(arguments.recipe).stem
-
-
-def _literal(paths: list[str]) -> list[str]:
-    """Paths given on the command line are names, not patterns, and relative to where the command runs."""
-    import glob
-
-    return [glob.escape(str(Path(path).expanduser().absolute())) for path in paths]
 
 
 def _show_summary(summary: dict[str, Any]) -> None:

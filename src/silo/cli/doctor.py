@@ -15,6 +15,8 @@ from silo import __version__
 from silo.cli import show
 
 _NEEDED = (
+    "accelerate",
+    "faiss-cpu",
     "license-expression",
     "matplotlib",
     "numba",
@@ -22,8 +24,10 @@ _NEEDED = (
     "packaging",
     "pyarrow",
     "rich",
+    "safetensors",
     "tokenizers",
     "torch",
+    "transformers",
     "zstandard",
 )
 _EXTRAS = {

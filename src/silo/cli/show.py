@@ -1,14 +1,19 @@
-"""What people see: tables on stdout, progress bars on stderr (on a terminal only)."""
+"""What all commands share: tables on stdout, progress bars on stderr (on a terminal only), paths from options."""
 
 from __future__ import annotations
 
+import argparse
+import glob
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from silo.corpus.units import Advance
+from silo.errors import SiloError
 
 
 def print_json(value: Any) -> None:
@@ -74,3 +79,18 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
             bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
 
         yield advance
+
+
+def home_path(arguments: argparse.Namespace, kind: str) -> Path:
+    """--out, or a folder of the home named after the recipe."""
+    if arguments.out:
+        return Path(arguments.out)
+    if not arguments.recipe:
+        raise SiloError("usage", "--out is needed where there is no recipe: where should the result go?")
+    home = arguments.home or os.environ.get("SILO_HOME") or "silo-home"
+    return Path(home) / kind / Path(arguments.recipe).stem
+
+
+def literal_paths(paths: list[str]) -> list[str]:
+    """Paths given on the command line are names, not patterns, and relative to where the command runs."""
+    return [glob.escape(str(Path(path).expanduser().absolute())) for path in paths]

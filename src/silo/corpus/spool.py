@@ -20,7 +20,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from silo.corpus.text import text_hash
-from silo.files import read_json, write_json
+from silo.files import canonical_json, read_json, write_json
 from silo.records import Document
 
 RUN_BYTES = 48 << 20
@@ -101,7 +101,7 @@ def _write_run(stem: Path, held: list[_Held]) -> None:
     rows = np.empty(len(held), dtype=ROW)
     rows["id"] = _column([bytes.fromhex(item.document.id) for item in held])
     rows["text"] = _column([item.mark for item in held])
-    rows["record"] = [_record_mark(item.line) for item in held]
+    rows["record"] = [_record_mark(item.document) for item in held]
     rows["tier"] = [item.document.tier.rank for item in held]
     rows["domain"] = [domains.index(item.document.domain) for item in held]
     rows["license"] = [licenses.index(item.document.license) for item in held]
@@ -111,9 +111,11 @@ def _write_run(stem: Path, held: list[_Held]) -> None:
     write_json(stem.with_suffix(".json"), {"domains": domains, "licenses": licenses, "blocks": blocks})
 
 
-def _record_mark(line: bytes) -> int:
-    """Settles which of two records wins that agree in tier, id and text."""
-    return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little")
+def _record_mark(document: Document) -> int:
+    """Settles which of two records wins that agree in tier, id and text: by what they say, not by where they lay."""
+    said = [document.domain, document.license, document.owner, document.url, dict(document.meta)]
+    said += [item.asserted for item in document.evidence]
+    return int.from_bytes(hashlib.blake2b(canonical_json(said), digest_size=8).digest(), "little")
 
 
 def _column(keys: list[bytes]) -> NDArray[np.void]:

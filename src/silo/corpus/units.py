@@ -5,18 +5,18 @@ A unit without a report did not happen: it is started again from nothing. That i
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,11 @@ class Memory:
 
 @dataclass(slots=True)
 class _Here:
-    """What this process does with progress: workers count it, the process that draws also shows it now and then."""
+    """Where progress made in this process goes: to `show`, now and then; `held` is what it has not been told yet."""
 
-    counter: Synchronized[int] | None = None
-    show: Callable[[], None] | None = None
-    shown: float = 0.0
+    show: Callable[[int], None] | None = None
+    held: int = 0
+    told: float = 0.0
 
 
 _here = _Here()
@@ -74,13 +74,10 @@ _here = _Here()
 
 def tick(amount: int) -> None:
     """Called inside a unit: so much more is done."""
-    if _here.counter is None:
-        return
-    with _here.counter.get_lock():
-        _here.counter.value += amount
-    if _here.show and time.monotonic() - _here.shown > _REDRAW_SECONDS:
-        _here.shown = time.monotonic()
-        _here.show()
+    _here.held += amount
+    if _here.show and time.monotonic() - _here.told > _REDRAW_SECONDS:
+        _here.show(_here.held)
+        _here.held, _here.told = 0, time.monotonic()
 
 
 def run(
@@ -99,21 +96,24 @@ def run(
     """
     total = sum(unit.size for unit in units)
     open_units = [unit for unit in units if not unit.report.exists()]
-    before = total - sum(unit.size for unit in open_units)
-    counter = multiprocessing.get_context("spawn").Value("q", 0)
+    done = total - sum(unit.size for unit in open_units)
 
-    def show() -> None:
-        advance(stage, min(total, before + counter.value), total)
+    def show(amount: int) -> None:
+        nonlocal done
+        done += amount
+        advance(stage, min(total, done), total)
 
-    show()
+    show(0)
     if workers == 1 or len(open_units) <= 1:
-        _here.counter, _here.show = counter, show
-        for unit in open_units:
-            memory.note(stage, *_perform(job, unit))
-            show()
-    else:
-        crew = _Crew(min(workers, len(open_units)), counter, guard)
-        crew.work(job, open_units, show, partial(memory.note, stage))
+        _here.show, _here.held = show, 0
+        try:
+            for unit in open_units:
+                memory.note(stage, *_perform(job, unit))
+        finally:
+            _here.show = None
+    elif open_units:
+        note = partial(memory.note, stage)
+        _work_together(job, open_units, min(workers, len(open_units)), show=show, note=note, guard=guard)
     advance(stage, total, total)
     return [read_json(unit.report) for unit in units]
 
@@ -131,50 +131,88 @@ def wait_for_orphans(guard: Path) -> None:
             time.sleep(0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Crew:
-    """Worker processes that take units, largest first."""
+def _work_together(
+    job: Job,
+    units: list[Unit],
+    workers: int,
+    *,
+    show: Callable[[int], None],
+    note: Callable[[int, float], None],
+    guard: Path | None,
+) -> None:
+    """Let worker processes take units, largest first.
 
-    workers: int
-    counter: Synchronized[int]
-    guard: Path | None
-
-    def work(self, job: Job, units: list[Unit], show: Callable[[], None], note: Callable[[int, float], None]) -> None:
-        """Do all units; if one fails or this process is interrupted, the others are stopped: they can be redone."""
-        pool = ProcessPoolExecutor(
-            self.workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_enter,
-            initargs=(self.counter, os.getpid(), self.guard),
-        )
-        strangers = set(multiprocessing.active_children())
-        try:
-            largest_first = sorted(units, key=lambda unit: -unit.size)
-            waiting: set[Future[tuple[int, float]]] = {pool.submit(_perform, job, unit) for unit in largest_first}
-            while waiting:
-                finished, waiting = wait(waiting, timeout=_REDRAW_SECONDS, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    note(*future.result())
-                show()
-        except BaseException as error:
-            for child in set(multiprocessing.active_children()) - strangers:
-                child.kill()
-            if isinstance(error, BrokenProcessPool):
-                raise SiloError("worker-died", "a worker process was killed before it finished") from None
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    Each worker has a pipe of its own and shares nothing else, so that killing one can block nobody. If a unit fails or
+    this process is interrupted, the workers are killed: what they were doing will be done again.
+    """
+    waiting = sorted(units, key=lambda unit: unit.size)
+    crew = [_hire(job, guard) for _ in range(workers)]
+    try:
+        busy = [link for link, _ in crew]
+        for link in busy:
+            link.send(waiting.pop())
+        while busy:
+            ready: list[Any] = connection.wait(busy, timeout=_REDRAW_SECONDS)
+            for link in ready:
+                answer = _received(link)
+                if isinstance(answer, int):
+                    show(answer)
+                    continue
+                note(*answer)
+                if waiting:
+                    link.send(waiting.pop())
+                else:
+                    busy.remove(link)
+            show(0)
+    finally:
+        for link, process in crew:
+            link.close()
+            process.kill()
+            process.join()
 
 
-def _enter(counter: Synchronized[int], parent: int, guard: Path | None) -> None:
-    """The first thing a worker does: hold the guard, and make sure it ends when its parent ends."""
+def _hire(job: Job, guard: Path | None) -> tuple[Any, Any]:
+    """A new worker process and the link to it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, job, os.getpid(), guard), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _received(link: Any) -> Any:
+    """Progress (a number) or the end of a unit (process and peak memory); an error of the unit is raised here."""
+    try:
+        answer = link.recv()
+    except (EOFError, ConnectionResetError):
+        raise SiloError("worker-died", "a worker process was killed before it finished") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _work(link: Any, job: Job, parent: int, guard: Path | None) -> None:
+    """A worker: take units until the link closes; it holds the guard, and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _here.counter = counter
     if guard:
         hold_shared(guard)
     if os.getppid() != parent:
         os._exit(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _here.show = link.send
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            link.send(_answer(job, link.recv()))
+
+
+def _answer(job: Job, unit: Unit) -> tuple[int, float] | Exception:
+    try:
+        return _perform(job, unit)
+    except SiloError as error:
+        return error
+    except Exception as error:  # it is raised again where the user can see it
+        return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
 def _end_with(parent: int) -> None:
