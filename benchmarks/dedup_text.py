@@ -6,6 +6,7 @@ The exact set shares no code with `silo.corpus`: words by regular expression, n-
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import re
@@ -72,10 +73,11 @@ def _jsonl_texts(path: Path) -> Iterator[str]:
 
 
 def _installed_texts() -> Iterator[str]:
+    """Python files without their indentation, which no deduper looks at."""
     for distribution in distributions():
         for file in distribution.files or ():
             if file.suffix == ".py" and (path := Path(str(file.locate()))).is_file():
-                yield path.read_text(encoding="utf-8", errors="ignore")
+                yield re.sub("[ \t]+", " ", path.read_text(encoding="utf-8", errors="ignore"))
 
 
 def _until(texts: Iterator[str], size: int) -> list[str]:
@@ -172,17 +174,20 @@ EDITS = _edits()
 
 
 def plant(found: Sequence[Record], *, copies: int, exact: ExactSet, seed: int = 7) -> list[Record]:
-    """Originals, then in random order: edited copies of them (each of its own original) and unrelated documents."""
+    """Originals, then in random order: edited copies of them (each of its own original) and unrelated documents.
+
+    There are fewer copies of each kind where the text is too little.
+    """
     rng = random.Random(seed)
-    fresh = _fresh(rng.sample(found, len(found)), exact)
-    try:
-        strange = [word for _ in range(copies) for word in _TOKEN.findall(next(fresh).text + " ")]
-        pairs = [(next(fresh), case) for case in EDITS for _ in range(copies)]
-        unrelated = [next(fresh) for _ in range(UNRELATED_PER_CASE * copies)]
-    except StopIteration:
-        raise SystemExit(
-            f"too few distinct documents of {_MIN_WORDS} to {_MAX_WORDS} words: ask for more text"
-        ) from None
+    parts = 1 + len(EDITS) + UNRELATED_PER_CASE
+    fresh = list(itertools.islice(_fresh(rng.sample(found, len(found)), exact), copies * parts))
+    copies = len(fresh) // parts
+    if copies == 0:
+        raise SystemExit(f"too few distinct documents of {_MIN_WORDS} to {_MAX_WORDS} words: ask for more text")
+    strange = [word for one in fresh[:copies] for word in _TOKEN.findall(one.text + " ")]
+    originals = fresh[copies : copies * (1 + len(EDITS))]
+    pairs = list(zip(originals, (case for case in EDITS for _ in range(copies)), strict=True))
+    unrelated = fresh[copies * (1 + len(EDITS)) : copies * parts]
     late = [Record(one.id, one.text, "unrelated") for one in unrelated]
     for original, case in pairs:
         words = EDITS[case](rng, _TOKEN.findall(original.text + " "), strange)
