@@ -15,7 +15,7 @@ TEXTS = st.text(alphabet=st.sampled_from("abcXYZ019 .,\n-é中文か한Ωß“�
 
 def naive_words(text: str) -> list[str]:
     text = re.sub("[\u0080-\u00bf\u2000-\u207f\u3000-\u303f]", " ", text)
-    found = re.findall(r"[\u2e80-\ua4cf\uac00-\ud7ff]|[A-Za-z0-9\u0080-\u2e7f\ua4d0-\uabff\ud800-\U0010ffff]+", text)
+    found = re.findall(r"[\u2e80-\ua4bf\uac00-\ud7ff]|[A-Za-z0-9\u0080-\u2e7f\ua4c0-\uabff\ud800-\U0010ffff]+", text)
     return [re.sub("[A-Z]", lambda letter: letter[0].lower(), word) for word in found]
 
 

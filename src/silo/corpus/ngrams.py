@@ -10,9 +10,7 @@ The filter is blocked: all probes of one item fall into one 64-byte block, which
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
 from dataclasses import dataclass
 
 import numba
@@ -27,7 +25,6 @@ _BLOCK_WORDS = 8
 _BLOCK_BITS = 512
 _MAX_PROBES = 7
 _GROUP = 32
-_HUGE_PAGE = 2 << 20
 
 _SPACE, _WORD, _LOOK = 0, 1, 2
 
@@ -53,7 +50,7 @@ def _look(text: Bytes, at: int, size: int) -> int:
     """What the character at a `_LOOK` byte is: minus its length for punctuation, its length for a word of its own,
     0 for an ordinary letter.
 
-    Punctuation is U+0080 to U+00BF, U+2000 to U+207F and U+3000 to U+303F; words of their own are U+2E80 to U+A4CF
+    Punctuation is U+0080 to U+00BF, U+2000 to U+207F and U+3000 to U+303F; words of their own are U+2E80 to U+A4BF
     and U+AC00 to U+D7FF.
     """
     lead = text[at]
@@ -196,16 +193,10 @@ def _group() -> tuple[Starts, Hashes]:
 
 
 def _zeros(words: int) -> Hashes:
-    """Zeroed memory in huge pages where the system has them: the filter is read at random, and pages cost lookups."""
-    size = words * 8
-    if size < 2 * _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(words, dtype=np.uint64)
-    memory = mmap.mmap(-1, size + _HUGE_PAGE)
-    with contextlib.suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    data = np.frombuffer(memory, dtype=np.uint8)
-    start = -data.ctypes.data % _HUGE_PAGE
-    return data[start : start + size].view(np.uint64)
+    """Zeroed memory that begins at a cache line, so that a block is one line and touching it fetches all of it."""
+    room = np.zeros(words + _BLOCK_WORDS, dtype=np.uint64)
+    skip = -room.ctypes.data % (8 * _BLOCK_WORDS) // 8
+    return room[skip : skip + words]
 
 
 @dataclass(frozen=True, slots=True)
