@@ -1,0 +1,235 @@
+"""Rotation, nearest list and nearest codes of each row: the same bits whatever batch, batch mates or threads.
+
+A library's matrix product changes its last bits with the shape of the batch, and a near tie then picks another list.
+Here a row's result depends on that row alone: sums run in one written order, without fused or reassociated arithmetic,
+and every row passes through the same instructions (a short last block is filled up with zeros). The one matrix product
+that is used only names candidates. Its error has a bound, no list within the bound of the best is left out, and the
+distances that decide are then computed one by one in the fixed order.
+"""
+
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Lists = NDArray[np.int32]
+Codes = NDArray[np.uint8]
+
+CODEWORDS = 256
+"""Entries of one codebook: a code is a byte."""
+
+_LANES = 256
+_TILE = 3
+_STEP = 4
+_BLOCK = 384
+"""Rows handled at a time; a multiple of the tile. It bounds memory and has no say in the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Arrays laid out for the loops below; all derived from a codec's arrays."""
+
+    mean: Floats
+    rotation: Floats
+    centroids: Floats
+    halves: Floats
+    norms: Floats
+    codebooks: Floats
+    offsets: Floats
+    width: int
+
+
+def tables(mean: Floats, matrix: Floats, centroids: Floats, codebooks: Floats) -> Tables:
+    """Lay out a mean [in], a rotation [out, in], centroids [lists, out] and codebooks [bytes, 256, part]."""
+    squares = np.einsum("ij,ij->i", centroids, centroids, dtype=np.float64)
+    panels = _padded(codebooks.transpose(0, 2, 1), _STEP, 1)
+    return Tables(
+        mean=mean,
+        rotation=_panels(matrix),
+        centroids=centroids,
+        halves=(squares / 2).astype(np.float32),
+        norms=np.sqrt(squares).astype(np.float32),
+        codebooks=panels,
+        offsets=(-_squares(codebooks) / 2).astype(np.float32),
+        width=len(matrix),
+    )
+
+
+def rotate(keys: Floats, table: Tables) -> Floats:
+    """`(keys - mean) @ matrix.T`, summed from the first dimension to the last."""
+    out = np.empty((len(keys), table.width), dtype=np.float32)
+    for start in range(0, len(keys), _BLOCK):
+        block = keys[start : start + _BLOCK] - table.mean
+        rows = _padded(_padded(block, _TILE, 0), _STEP, 1)
+        _rotate(rows, table.rotation, out[start : start + len(block)])
+    return out
+
+
+def quantise(rows: Floats, table: Tables) -> tuple[Lists, Codes]:
+    """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
+    lists = np.empty(len(rows), dtype=np.int32)
+    codes = np.empty((len(rows), len(table.codebooks)), dtype=np.uint8)
+    slack = np.float32(4 * (rows.shape[1] + 4) * np.finfo(np.float32).eps)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        products = block @ table.centroids.T
+        some = lists[start : start + _BLOCK]
+        _nearest(block, table.centroids, products, table.halves, table.norms, slack, some)
+        _code(block - table.centroids[some], table, codes[start : start + _BLOCK])
+    return lists, codes
+
+
+def _code(residuals: Floats, table: Tables, codes: Codes) -> None:
+    parts = residuals.reshape(len(residuals), len(table.codebooks), -1)
+    padded = _padded(_padded(parts, _TILE, 0), _STEP, 2)
+    _nearest_codes(padded, table.codebooks, table.offsets, codes)
+
+
+def _squares(codebooks: Floats) -> NDArray[np.float64]:
+    squares: NDArray[np.float64] = np.einsum("mkj,mkj->mk", codebooks, codebooks, dtype=np.float64)
+    return squares
+
+
+def _padded(array: Floats, multiple: int, axis: int) -> Floats:
+    """The array with zeros up to the next multiple along one axis, in C order."""
+    missing = -array.shape[axis] % multiple
+    widths = [(0, missing if number == axis else 0) for number in range(array.ndim)]
+    return np.ascontiguousarray(np.pad(array, widths) if missing else array)
+
+
+def _panels(matrix: Floats) -> Floats:
+    """[out, in] as [panels, in, lanes]: the outputs of one panel lie side by side."""
+    lanes = _padded(_padded(matrix, _LANES, 0), _STEP, 1)
+    return np.ascontiguousarray(lanes.reshape(-1, _LANES, lanes.shape[1]).transpose(0, 2, 1))
+
+
+@numba.njit(cache=True, nogil=True)
+def _accumulate(rows: Floats, panel: Floats, sums: Floats) -> None:
+    """Add the products of three rows with a panel to their sums; each sum grows one dimension after the other."""
+    for at in range(0, panel.shape[0], 4):
+        a0, a1, a2, a3 = rows[0, at], rows[0, at + 1], rows[0, at + 2], rows[0, at + 3]
+        b0, b1, b2, b3 = rows[1, at], rows[1, at + 1], rows[1, at + 2], rows[1, at + 3]
+        c0, c1, c2, c3 = rows[2, at], rows[2, at + 1], rows[2, at + 2], rows[2, at + 3]
+        for lane in range(256):
+            p0, p1, p2, p3 = panel[at, lane], panel[at + 1, lane], panel[at + 2, lane], panel[at + 3, lane]
+            sums[0, lane] = sums[0, lane] + a0 * p0 + a1 * p1 + a2 * p2 + a3 * p3
+            sums[1, lane] = sums[1, lane] + b0 * p0 + b1 * p1 + b2 * p2 + b3 * p3
+            sums[2, lane] = sums[2, lane] + c0 * p0 + c1 * p1 + c2 * p2 + c3 * p3
+
+
+@numba.njit(cache=True, nogil=True)
+def _rotate(rows: Floats, panels: Floats, out: Floats) -> None:
+    sums = np.empty((3, 256), dtype=np.float32)
+    for number in range(len(panels)):
+        first = number * 256
+        lanes = min(256, out.shape[1] - first)
+        for at in range(0, len(rows), 3):
+            sums[:] = 0
+            _accumulate(rows[at : at + 3], panels[number], sums)
+            for row in range(min(3, len(out) - at)):
+                for lane in range(lanes):
+                    out[at + row, first + lane] = sums[row, lane]
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def _floor(products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32) -> np.float32:
+    """The best score that is certain, whatever the rounding of the products was."""
+    best = np.float32(-np.inf)
+    for number in range(len(products)):
+        certain = products[number] - halves[number] - slack * norms[number] * (length + norms[number])
+        best = certain if certain > best else best
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _candidates(
+    products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32, floor: np.float32
+) -> int:
+    """How many scores may in truth reach the floor."""
+    count = 0
+    for number in range(len(products)):
+        count += products[number] - halves[number] + slack * norms[number] * (length + norms[number]) >= floor
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _distance(row: Floats, centroid: Floats) -> float:
+    """The squared distance in double precision; eight sums side by side, added up in one order."""
+    sums = np.zeros(8)
+    whole = len(row) // 8 * 8
+    for at in range(0, whole, 8):
+        for lane in range(8):
+            gap = np.float64(row[at + lane]) - np.float64(centroid[at + lane])
+            sums[lane] += gap * gap
+    for at in range(whole, len(row)):
+        gap = np.float64(row[at]) - np.float64(centroid[at])
+        sums[at - whole] += gap * gap
+    total = 0.0
+    for lane in range(8):
+        total += sums[lane]
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest(
+    rows: Floats, centroids: Floats, products: Floats, halves: Floats, norms: Floats, slack: np.float32, lists: Lists
+) -> None:
+    """The nearest centroid among all that the products, being inexact, cannot rule out; the first of equals.
+
+    A list's score is x c - |c|^2 / 2. A sum of d products of float32 is off by at most d u |x| |c| in any order,
+    u being half of eps; `slack` is eight times d u.
+    """
+    for at in range(len(rows)):
+        square = 0.0
+        for value in rows[at]:
+            square += np.float64(value) * np.float64(value)
+        length = np.float32(np.sqrt(square))
+        floor = _floor(products[at], halves, norms, length, slack) - np.float32(1e-30)
+        best = np.inf
+        for first in range(0, len(norms), 64):
+            some = slice(first, min(first + 64, len(norms)))
+            if not _candidates(products[at, some], halves[some], norms[some], length, slack, floor):
+                continue
+            for number in range(some.start, some.stop):
+                reach = slack * norms[number] * (length + norms[number])
+                if products[at, number] - halves[number] + reach >= floor:
+                    distance = _distance(rows[at], centroids[number])
+                    if distance < best:
+                        best = distance
+                        lists[at] = number
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_largest(scores: Floats, halves: Floats) -> np.int32:
+    """The place of the largest of 256 scores, the first of equals."""
+    for lane in range(128):
+        halves[lane] = scores[lane] if scores[lane] > scores[lane + 128] else scores[lane + 128]
+    width = 64
+    while width:
+        for lane in range(width):
+            halves[lane] = halves[lane] if halves[lane] > halves[lane + width] else halves[lane + width]
+        width //= 2
+    largest = halves[0]
+    place = np.int32(256)
+    for lane in range(256):
+        here = np.int32(lane) if scores[lane] == largest else np.int32(256)
+        place = here if here < place else place
+    return place
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest_codes(parts: Floats, codebooks: Floats, offsets: Floats, codes: Codes) -> None:
+    sums = np.empty((3, 256), dtype=np.float32)
+    halves = np.empty(128, dtype=np.float32)
+    for part in range(len(codebooks)):
+        for at in range(0, len(parts), 3):
+            sums[:] = offsets[part]
+            _accumulate(parts[at : at + 3, part], codebooks[part], sums)
+            for row in range(min(3, len(codes) - at)):
+                codes[at + row, part] = _first_largest(sums[row], halves)
