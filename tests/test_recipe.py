@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from silo.errors import SiloError
-from silo.recipe import CorpusRecipe, load_recipe, parse_recipe
+from silo.recipe import CorpusRecipe, TrainRecipe, load_recipe, parse_recipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -58,4 +58,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_our_own_recipes_load(path: Path) -> None:
-    assert load_recipe(path, CorpusRecipe).source
+    if path.stem.startswith("lm-"):
+        assert load_recipe(path, TrainRecipe).max_tokens > 0
+    else:
+        assert load_recipe(path, CorpusRecipe).source

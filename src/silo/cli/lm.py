@@ -1,0 +1,178 @@
+"""`silo lm train|import|codec|eval|verify`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from silo.cli import show
+from silo.errors import SiloError
+
+
+def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo lm` and its verbs."""
+    noun = nouns.add_parser("lm", help="train, import, score and audit language models")
+    verbs = noun.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_train(verbs.add_parser("train", parents=[common], help="permitted text -> a model"))
+    _add_import(verbs.add_parser("import", parents=[common], help="bring a model along"))
+    _add_codec(verbs.add_parser("codec", parents=[common], help="learn a model's quantiser from permitted text"))
+    _add_eval(verbs.add_parser("eval", parents=[common], help="perplexity and bits per byte"))
+    _add_verify(verbs.add_parser("verify", parents=[common], help="what did this model see?"))
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="what to train; or use --corpus")
+    parser.add_argument("--corpus", metavar="DIR", help="a corpus made by `silo corpus build`")
+    parser.add_argument("--tiers", metavar="LIST", help="tiers that may train, for example pd,sw")
+    parser.add_argument("--preset", help="demo, small, 160m or 1.3b")
+    parser.add_argument("--out", metavar="DIR", help="where the model goes; <home>/models/<recipe> without it")
+    parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to train on")
+    parser.add_argument("--validation", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines")
+    parser.set_defaults(run=_train)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from silo.lm.train import train
+
+    recipe, base, out = _train_recipe(arguments)
+    with show.progress(quiet=arguments.quiet) as advance:
+        summary = train(recipe, out, base=base, advance=advance)
+    if arguments.json:
+        show.print_json(summary)
+    elif not arguments.quiet:
+        shown = {key: value for key, value in summary.items() if not isinstance(value, dict)}
+        show.table(f"model {out}", ("what", "value"), [[key, str(value)] for key, value in shown.items()])
+    return 0
+
+
+def _train_recipe(arguments: argparse.Namespace) -> tuple[Any, Path, Path]:
+    from dataclasses import replace
+
+    from silo.recipe import TrainRecipe, load_recipe
+
+    if bool(arguments.recipe) == bool(arguments.corpus):
+        raise SiloError("usage", "give either a recipe or --corpus", "see `silo lm train --help`")
+    if arguments.recipe:
+        path = Path(arguments.recipe)
+        recipe, base = load_recipe(path, TrainRecipe), path.absolute().parent
+    else:
+        recipe, base = TrainRecipe(corpus=str(Path(arguments.corpus).absolute())), Path.cwd()
+    changes: dict[str, Any] = {}
+    if arguments.tiers:
+        changes["tiers"] = tuple(name.strip() for name in arguments.tiers.split(","))
+    if arguments.preset:
+        changes["preset"] = arguments.preset
+    if arguments.max_tokens:
+        changes["max_tokens"] = arguments.max_tokens
+    if arguments.validation:
+        changes["validation"] = tuple(show.literal_paths(arguments.validation))
+    return replace(recipe, **changes), base, show.home_path(arguments, "models")
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a checkpoint, or a hub id")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
+    parser.add_argument("--download", action="store_true", help="SOURCE is a hub id: fetch it")
+    parser.add_argument("--position", choices=("none", "rotary"), help="position signal of an OpenLM checkpoint")
+    parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json for a checkpoint that has none")
+    parser.set_defaults(run=_import)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from silo.lm.importing import import_model
+
+    tokenizer = Path(arguments.tokenizer) if arguments.tokenizer else None
+    model = import_model(
+        arguments.source,
+        Path(arguments.out),
+        position=arguments.position,
+        allow_download=arguments.download,
+        tokenizer=tokenizer,
+    )
+    found = {
+        "out": arguments.out,
+        "fingerprint": model.fingerprint,
+        "vocabulary": model.vocabulary,
+        "hidden_size": model.hidden_size,
+        "context": model.context,
+    }
+    if arguments.json:
+        show.print_json(found)
+    else:
+        show.table("imported", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    return 0
+
+
+def _add_codec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model directory")
+    parser.add_argument("--corpus", required=True, metavar="DIR", help="permitted text to learn from")
+    parser.add_argument("--lists", type=int, default=4096, help="coarse centroids")
+    parser.add_argument("--bytes", type=int, default=32, help="bytes of a code")
+    parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca")
+    parser.add_argument("--keys", type=int, default=200_000, help="hidden states to learn from")
+    parser.set_defaults(run=_codec)
+
+
+def _codec(arguments: argparse.Namespace) -> int:
+    from silo.corpus.opened import Corpus
+    from silo.datastore.codec import CodecSettings
+    from silo.inference.codec import learn_codec
+
+    settings = CodecSettings(rotation=arguments.rotation, lists=arguments.lists, code_bytes=arguments.bytes)
+    with show.progress(quiet=arguments.quiet) as advance:
+        codec = learn_codec(
+            Path(arguments.model), Corpus.open(Path(arguments.corpus)), settings, keys=arguments.keys, advance=advance
+        )
+    found = {"model": arguments.model, "codec": codec.fingerprint, "lists": codec.settings.lists}
+    if arguments.json:
+        show.print_json(found)
+    else:
+        show.table("codec", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    return 0
+
+
+def _add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model directory")
+    parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
+    parser.add_argument("--length", type=int, default=1024, help="tokens in a window")
+    parser.add_argument("--stride", type=int, default=512, help="tokens that a later window scores")
+    parser.set_defaults(run=_eval)
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from silo.corpus.evaluation import read_evaluation
+    from silo.lm.model import LanguageModel
+    from silo.lm.scoring import Windows, merged_stream, score
+
+    if not 0 < arguments.stride <= arguments.length:
+        raise SiloError("usage", "--stride must be above 0 and at most --length")
+    model = LanguageModel.open(Path(arguments.model))
+    texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
+    windows = Windows(min(arguments.length, model.context), min(arguments.stride, model.context))
+    with show.progress(quiet=arguments.quiet) as advance:
+        found = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
+    if arguments.json:
+        show.print_json({**found, "length": windows.length, "stride": windows.stride})
+    else:
+        show.table(f"{arguments.model}", ("what", "value"), [[key, value] for key, value in found.items()])
+    return 0
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model directory")
+    parser.add_argument("--corpus", metavar="DIR", help="compare everything the model saw with this corpus")
+    parser.add_argument("--saw", metavar="DOCUMENT_ID", help="did the model see this document?")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from silo.lm.audit import verify_model
+
+    found = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
+    if arguments.json:
+        show.print_json(found)
+    else:
+        show.table(f"{arguments.model}", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    return 0 if not found.get("violations") else 5

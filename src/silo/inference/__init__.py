@@ -1,0 +1,1 @@
+"""Model and store together: codec, mixing, policy, scores, text, credit."""

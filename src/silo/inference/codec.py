@@ -1,0 +1,111 @@
+"""`silo lm codec`: the quantiser of a model, learned from text it may be trained on and frozen beside its weights.
+
+The model directory gains `codec/`, and its list of documents says which of them shaped the codec. The directory is
+replaced whole: until then the old one stays as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from silo.corpus.opened import Corpus
+from silo.corpus.text import text_hash
+from silo.corpus.tokens import Ids
+from silo.corpus.units import Advance
+from silo.datastore.codec import Codec, CodecSettings
+from silo.errors import SiloError
+from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
+from silo.lm.encode import Keys, document_keys
+from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
+from silo.lm.model import LanguageModel, file_checksums, open_manifest
+from silo.lm.scoring import Windows
+
+FOLDER = "codec"
+_KEYS_PER_DOCUMENT = 256
+
+
+def learn_codec(
+    model_root: Path,
+    corpus: Corpus,
+    settings: CodecSettings,
+    *,
+    keys: int = 200_000,
+    windows: Windows | None = None,
+    advance: Advance = lambda *_: None,
+) -> Codec:
+    """Learn a codec from permitted documents of the corpus and put it into the model directory.
+
+    A model trained here uses only documents of the tiers it was trained on; an imported one pd, sw and by.
+    """
+    manifest = open_manifest(model_root)
+    training = manifest.get("training", {})
+    permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
+    model = LanguageModel.open(model_root)
+    length = min(model.context, 512)
+    sample, seen = _sample(model, corpus, permit, keys, windows or Windows(length, length // 2), advance)
+    codec = Codec.learn(sample, settings, advance=advance)
+    _install(model_root, manifest, codec, seen)
+    return codec
+
+
+def _sample(
+    model: LanguageModel, corpus: Corpus, permit: Permit, wanted: int, windows: Windows, advance: Advance
+) -> tuple[Keys, list[tuple[str, bytes]]]:
+    """Keys from all domains in proportion to their size; at most a few hundred per document."""
+    shards = permitted(corpus, permit)
+    sizes = {item["stem"]: item["tokens"] for item in corpus.manifest["shards"]}
+    total = sum(sizes[shard.stem] for shard in shards)
+    opted_out = corpus.opted_out()
+    rng = np.random.default_rng(0)
+    taken: list[Keys] = []
+    seen: list[tuple[str, bytes]] = []
+    count = 0
+    for shard in shards:
+        room = -(-wanted * sizes[shard.stem] // total)
+        for document in checked_documents(shard, permit, opted_out):
+            if room <= 0:
+                break
+            if document is None:
+                continue
+            some = _some_keys(model, document.text, windows, min(room, _KEYS_PER_DOCUMENT), rng)
+            taken.append(some)
+            seen.append((document.id, text_hash(document.text)))
+            room -= len(some)
+            count += len(some)
+            advance("encode", min(count, wanted), wanted)
+    if not taken:
+        raise SiloError("input-empty", "no document of the corpus may shape a codec for this model")
+    return np.concatenate(taken), seen
+
+
+def _some_keys(model: LanguageModel, text: str, windows: Windows, most: int, rng: np.random.Generator) -> Keys:
+    (found,) = model.tokenizer.encode([text[: 16 * most]])
+    ids: Ids = np.concatenate([np.array([model.tokenizer.begin], dtype=np.uint32), found])
+    keys, _ = document_keys(model, ids, windows)
+    chosen = np.sort(rng.permutation(len(keys))[:most])
+    return keys[chosen]
+
+
+def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
+    """Replace the model directory by one that has the codec."""
+    fresh, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
+    for path in (fresh, old):
+        remove_tree(path)
+    shutil.copytree(root, fresh, ignore=shutil.ignore_patterns(FOLDER, MANIFEST))
+    codec.save(fresh / FOLDER)
+    known = np.load(root / DOCUMENTS) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
+    known = known.copy()
+    known["shaped"] &= ~np.uint8(CODEC)
+    held = io.BytesIO()
+    np.save(held, merge_seen(known, seen_rows(seen, CODEC)), allow_pickle=False)
+    write_atomic(fresh / DOCUMENTS, held.getvalue())
+    kept = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
+    write_manifest(fresh, {**kept, "files": file_checksums(fresh), "codec": codec.fingerprint})
+    commit(root, old)
+    commit(fresh, root)
+    remove_tree(old)

@@ -1,0 +1,1 @@
+"""Tokenizer, network, training, scoring, encoding; the only package that imports torch and transformers."""

@@ -1,0 +1,72 @@
+"""`silo lm verify`: a model directory against its own checksums, and what it saw against a corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silo.corpus.opened import Corpus
+from silo.corpus.text import text_hash
+from silo.lm.firewall import Permit, load_seen, what_it_shaped
+from silo.lm.model import model_fingerprint, open_manifest, verify_files
+from silo.records import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What `silo lm verify` found: documents that shaped the model, and those a corpus does not let it use."""
+
+    documents: int
+    tiers: dict[str, int]
+    violations: list[str]
+
+
+def audit(model: Path, corpus: Corpus, permit: Permit) -> Audit:
+    """Compare what a model saw with a corpus: all of it must be there, unchanged, permitted and not opted out."""
+    rows = load_seen(model)
+    wanted = {row["id"].tobytes().hex(): row["text"].tobytes() for row in rows}
+    opted_out = corpus.opted_out()
+    tiers: dict[str, int] = {}
+    violations: list[str] = []
+    missing = set(wanted)
+    for shard in corpus.shards():
+        for document in shard.documents():
+            if document.id not in wanted:
+                continue
+            missing.discard(document.id)
+            tiers[str(document.tier)] = tiers.get(str(document.tier), 0) + 1
+            violations += _violations(document, wanted[document.id], permit, opted_out)
+    violations += [f"{name} is not in the corpus" for name in missing]
+    return Audit(len(rows), dict(sorted(tiers.items())), sorted(violations))
+
+
+def _violations(document: Document, mark: bytes, permit: Permit, opted_out: frozenset[str]) -> list[str]:
+    found = []
+    if text_hash(document.text) != mark:
+        found.append(f"{document.id} has another text than the model saw")
+    if document.id in opted_out:
+        found.append(f"{document.id} has opted out since")
+    if not permit.allows(document):
+        found.append(f"{document.id} is {document.tier} and may not train")
+    return found
+
+
+def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:
+    """What `silo lm verify` prints; `violations` is empty if nothing speaks against the model."""
+    manifest = open_manifest(model)
+    verify_files(model, manifest)
+    training = manifest.get("training", {})
+    found: dict[str, Any] = {
+        "model": model_fingerprint(manifest),
+        "files": len(manifest["files"]),
+        "permitted": training.get("permitted", False),
+        "tiers": training.get("tiers", []),
+    }
+    if saw:
+        found |= {"document": saw, "shaped": what_it_shaped(model, saw)}
+    if corpus:
+        permit = Permit.of(training.get("tiers", ["pd"]), reference=bool(training.get("reference")))
+        result = audit(model, Corpus.open(Path(corpus)), permit)
+        found |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
+    return found

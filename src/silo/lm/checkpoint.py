@@ -1,0 +1,119 @@
+"""Checkpoints: weights, optimiser and state of a run, replaced whole; a run put back goes on to the bit.
+
+On disk: a folder of `weights.safetensors`, `optimiser.safetensors` and `state.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from silo.files import commit, read_json, remove_tree, sync_file, write_json
+
+
+@dataclass(slots=True)
+class State:
+    """Where a run is: everything that must survive a stop besides weights and optimiser."""
+
+    step: int = 0
+    losses: list[list[float]] = field(default_factory=list)
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int = 0
+    best_loss: float = math.inf
+    worse: int = 0
+
+    def note_validation(self, losses: dict[str, float], tokens: int) -> bool:
+        """Remember a validation; True if it is the best so far."""
+        mean = sum(losses.values()) / len(losses)
+        self.validations.append({"tokens": tokens, "loss": mean, "domains": losses})
+        if mean < self.best_loss:
+            self.best_loss, self.best_step, self.worse = mean, self.step, 0
+            return True
+        self.worse += 1
+        return False
+
+
+def save_weights(network: Any, folder: Path) -> None:
+    """Replace a folder that holds weights alone."""
+    fresh = _fresh(folder)
+    _write(fresh / "weights.safetensors", tensors(network))
+    _swap(fresh, folder)
+
+
+def load_weights(network: Any, folder: Path) -> None:
+    """Put saved weights back."""
+    weights = load_file(folder / "weights.safetensors")
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(weights[name])
+
+
+def tensors(network: Any) -> dict[str, torch.Tensor]:
+    """Every parameter once: tied weights under their first name."""
+    return {name: value.detach().contiguous() for name, value in network.named_parameters()}
+
+
+def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State) -> None:
+    """Write everything a run needs to go on, then swap it with the last checkpoint."""
+    fresh = _fresh(folder)
+    _write(fresh / "weights.safetensors", tensors(network))
+    moments = {
+        f"{name}.{key}": value.contiguous()
+        for name, parameter in network.named_parameters()
+        for key, value in _moments(optimiser, parameter).items()
+    }
+    _write(fresh / "optimiser.safetensors", moments)
+    best = None if math.isinf(state.best_loss) else state.best_loss
+    write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
+    _swap(fresh, folder)
+
+
+def resume(folder: Path, network: Any, optimiser: torch.optim.AdamW) -> State:
+    """The state of the last checkpoint, with weights and optimiser put back; a fresh state if there is none."""
+    found = next((place for place in (folder, _old(folder)) if (place / "state.json").exists()), None)
+    if found is None:
+        return State()
+    load_weights(network, found)
+    moments = load_file(found / "optimiser.safetensors")
+    for name, parameter in network.named_parameters():
+        optimiser.state[parameter] = {
+            key.rpartition(".")[2]: value for key, value in moments.items() if key.rpartition(".")[0] == name
+        }
+    plain = read_json(found / "state.json")
+    plain["best_loss"] = math.inf if plain["best_loss"] is None else plain["best_loss"]
+    return State(**plain)
+
+
+def _moments(optimiser: Any, parameter: Any) -> dict[str, torch.Tensor]:
+    inner = getattr(optimiser, "optimizer", optimiser)
+    return {key: value for key, value in inner.state[parameter].items() if isinstance(value, torch.Tensor)}
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".old")
+
+
+def _fresh(folder: Path) -> Path:
+    fresh = folder.with_name(folder.name + ".fresh")
+    remove_tree(fresh)
+    fresh.mkdir(parents=True)
+    return fresh
+
+
+def _write(path: Path, values: dict[str, torch.Tensor]) -> None:
+    save_file(values, path)
+    sync_file(path)
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """At every instant the old or the new content lies under `folder` or `folder.old`."""
+    remove_tree(_old(folder))
+    if folder.exists():
+        commit(folder, _old(folder))
+    commit(fresh, folder)
+    remove_tree(_old(folder))

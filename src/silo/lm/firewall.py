@@ -1,0 +1,134 @@
+"""The training firewall: which documents may shape a model, a check of each of them, and the list of those that did.
+
+`documents.npy` in a model directory holds one `SEEN` row per document, sorted by id: what shaped the tokenizer, the
+weights or the codec can be asked for by document id, and compared with a corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.corpus.opened import Corpus
+from silo.corpus.shards import Shard
+from silo.errors import SiloError
+from silo.records import Document, Tier
+
+SEEN = np.dtype([("id", "V16"), ("text", "V16"), ("shaped", "u1")])
+TOKENIZER, WEIGHTS, CODEC = 1, 2, 4
+SHAPED = {"tokenizer": TOKENIZER, "weights": WEIGHTS, "codec": CODEC}
+
+DOCUMENTS = "documents.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What a training run may use. A `reference` run may use everything, and its model is marked for ever."""
+
+    tiers: frozenset[Tier]
+    reference: bool = False
+
+    @classmethod
+    def of(cls, tiers: Iterable[str], *, reference: bool = False) -> Permit:
+        """Refuses the restricted tier unless the run is a declared reference."""
+        chosen = frozenset(map(_tier, tiers))
+        if not chosen:
+            raise SiloError("recipe-value", "tiers: name at least one of pd, sw, by")
+        if Tier.restricted in chosen and not reference:
+            raise SiloError("training-refused", "the restricted tier never trains a model")
+        return cls(chosen, reference)
+
+    def allows(self, document: Document) -> bool:
+        """True for a document that the view of this run may hold."""
+        return document.tier in self.tiers and (self.reference or document.rights.train)
+
+
+def _tier(name: str) -> Tier:
+    try:
+        return Tier(name)
+    except ValueError:
+        raise SiloError("recipe-value", f"tiers: '{name}' is not one of {', '.join(Tier)}") from None
+
+
+def permitted(corpus: Corpus, permit: Permit) -> list[Shard]:
+    """The shards a run may read."""
+    shards = corpus.shards(tiers=sorted(permit.tiers))
+    if not shards:
+        raise SiloError("input-empty", f"{corpus.root} has no document of the tiers {', '.join(sorted(permit.tiers))}")
+    return shards
+
+
+def checked_documents(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> Iterator[Document | None]:
+    """The documents of a shard in order, None for those the run must leave out.
+
+    A document that contradicts its shard, in its tier, its licence rights or its id, stops the run: it slipped in.
+    """
+    index = shard.index()
+    for entry, document in zip(index, shard.documents(), strict=True):
+        _refuse_intruders(shard, entry, document, permit)
+        usable = document.id not in opted_out and permit.allows(document)
+        yield document if usable else None
+
+
+def _refuse_intruders(shard: Shard, entry: Any, document: Document, permit: Permit) -> None:
+    problem = ""
+    if document.tier != shard.tier:
+        problem = f"is {document.tier}"
+    elif document.tier not in permit.tiers:
+        problem = f"is {document.tier}, which this run may not use"
+    elif document.tier == Tier.restricted and document.rights.train:
+        problem = "is restricted and yet has the train right"
+    elif bool(entry["train"]) != document.rights.train:
+        problem = "has another train right in its index than in its record"
+    elif entry["id"].tobytes().hex() != document.id:
+        problem = "is not the document its index names"
+    if problem:
+        raise SiloError("training-refused", f"document {document.id} in shard {shard.stem} {problem}")
+
+
+def seen_rows(documents: Iterable[tuple[str, bytes]], shaped: int) -> NDArray[np.void]:
+    """Rows for documents given as (id, text hash)."""
+    pairs = sorted(set(documents))
+    rows = np.zeros(len(pairs), dtype=SEEN)
+    for at, (name, mark) in enumerate(pairs):
+        rows[at] = (bytes.fromhex(name), mark, shaped)
+    return rows
+
+
+def merge_seen(*parts: NDArray[np.void]) -> NDArray[np.void]:
+    """One row per document, with everything it shaped."""
+    merged: dict[tuple[bytes, bytes], int] = {}
+    for row in np.concatenate(parts):
+        key = (row["id"].tobytes(), row["text"].tobytes())
+        merged[key] = merged.get(key, 0) | int(row["shaped"])
+    rows = np.zeros(len(merged), dtype=SEEN)
+    for at, (key, shaped) in enumerate(sorted(merged.items())):
+        rows[at] = (*key, shaped)
+    return rows
+
+
+def load_seen(model: Path) -> NDArray[np.void]:
+    """The rows of a model directory; a model that was not trained here has none."""
+    path = model / DOCUMENTS
+    if not path.exists():
+        raise SiloError("model-unknown-data", f"{model} does not say what it was trained on")
+    rows: NDArray[np.void] = np.load(path)
+    return rows
+
+
+def what_it_shaped(model: Path, document_id: str) -> list[str]:
+    """Did this model see it? The parts that a document shaped, none if it was not seen."""
+    try:
+        wanted = bytes.fromhex(document_id)
+    except ValueError:
+        raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}") from None
+    if len(wanted) != 16:
+        raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}")
+    rows = load_seen(model)
+    found = rows[rows["id"] == np.void(wanted)]
+    return [name for name, bit in SHAPED.items() if any(int(row["shaped"]) & bit for row in found)]

@@ -1,0 +1,249 @@
+"""A GGUF file of a LLaMA model -> the network and the tokenizer it describes; block-quantised weights become fp32.
+
+Read are little-endian files of version 2 and 3 with weights as F32, F16, Q4_0, Q4_1 or Q8_0, and byte-level BPE.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from silo.errors import SiloError
+from silo.lm.tokenizer import FILE, save_tokenizer
+
+Floats = NDArray[np.float32]
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _LIST = 8, 9
+_BLOCK = 32
+_CONTROL_TOKEN = 3
+
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_IN_LAYER = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    """What a file holds: its facts, and its weights as fp32 under their names in the file."""
+
+    facts: Mapping[str, Any]
+    weights: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor in the file: its shape has rows first, its offset counts from where tensors begin."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+class _Reader:
+    """Reads values one after another; `struct` and slices refuse to go beyond the end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.at = 0
+
+    def number(self, kind: str) -> Any:
+        (value,) = struct.unpack_from("<" + kind, self.data, self.at)
+        self.at += struct.calcsize("<" + kind)
+        return value
+
+    def text(self) -> str:
+        size = self.number("Q")
+        if size > len(self.data) - self.at:
+            raise ValueError("a text reaches beyond the end of the file")
+        self.at += size
+        return self.data[self.at - size : self.at].decode()
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.text()
+        if kind != _LIST:
+            return self.number(_SCALARS[kind])
+        inner, count = self.number("I"), self.number("Q")
+        if inner == _LIST or count > len(self.data):
+            raise ValueError("a list is nested or longer than the file")
+        return [self.value(inner) for _ in range(count)]
+
+
+def read_gguf(path: Path) -> Gguf:
+    """Read a file; whatever is wrong with it, the answer is `not-a-model`."""
+    try:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _parse(_Reader(data))
+    except (ValueError, KeyError, struct.error) as error:
+        raise SiloError("not-a-model", f"{path} cannot be read as GGUF: {error}"[:300]) from None
+
+
+def _parse(reader: _Reader) -> Gguf:
+    if reader.data[:4] != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    reader.at = 4
+    if reader.number("I") not in (2, 3):
+        raise ValueError("only versions 2 and 3 are read")
+    tensors, count = reader.number("Q"), reader.number("Q")
+    facts = {reader.text(): reader.value(reader.number("I")) for _ in range(count)}
+    places = [_place(reader) for _ in range(tensors)]
+    alignment = max(1, int(facts.get("general.alignment", 32)))
+    start = math.ceil(reader.at / alignment) * alignment
+    return Gguf(facts, {place.name: _weights(reader.data, start, place) for place in places})
+
+
+def _place(reader: _Reader) -> _Place:
+    name, dimensions = reader.text(), reader.number("I")
+    if dimensions > 4:
+        raise ValueError(f"{name} has {dimensions} dimensions")
+    shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
+    return _Place(name, shape, reader.number("I"), reader.number("Q"))
+
+
+def _weights(data: mmap.mmap, start: int, place: _Place) -> Floats:
+    if place.kind not in _KINDS:
+        known = ", ".join(name for name, _, _ in _KINDS.values())
+        raise ValueError(f"{place.name} is of kind {place.kind}, read are only {known}")
+    _, dtype, unpack = _KINDS[place.kind]
+    items = math.prod(place.shape) // (1 if dtype.names is None else _BLOCK)
+    first = start + place.offset
+    if first + items * dtype.itemsize > len(data):
+        raise ValueError(f"{place.name} reaches beyond the end of the file")
+    raw = np.frombuffer(data[first : first + items * dtype.itemsize], dtype=dtype)
+    return np.array(unpack(raw), dtype=np.float32).reshape(place.shape)
+
+
+def _scaled(raw: NDArray[Any]) -> Floats:
+    return raw["values"].astype(np.float32) * raw["scale"].astype(np.float32)[:, None]
+
+
+def _nibbles(raw: NDArray[Any]) -> Floats:
+    """The low halves of a block's 16 bytes are its first 16 values, the high halves the rest."""
+    packed = raw["values"]
+    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+
+
+def _centred(raw: NDArray[Any]) -> Floats:
+    return (_nibbles(raw) - 8) * raw["scale"].astype(np.float32)[:, None]
+
+
+def _shifted(raw: NDArray[Any]) -> Floats:
+    return _nibbles(raw) * raw["scale"].astype(np.float32)[:, None] + raw["least"].astype(np.float32)[:, None]
+
+
+_KINDS: dict[int, tuple[str, np.dtype[Any], Any]] = {
+    0: ("F32", np.dtype("<f4"), lambda raw: raw),
+    1: ("F16", np.dtype("<f2"), lambda raw: raw),
+    2: ("Q4_0", np.dtype([("scale", "<f2"), ("values", "u1", 16)]), _centred),
+    3: ("Q4_1", np.dtype([("scale", "<f2"), ("least", "<f2"), ("values", "u1", 16)]), _shifted),
+    8: ("Q8_0", np.dtype([("scale", "<f2"), ("values", "i1", _BLOCK)]), _scaled),
+}
+
+
+def make_network(content: Gguf, *, begin: int) -> Any:
+    """The LLaMA network a file describes, in fp32."""
+    facts = content.facts
+    if facts.get("general.architecture") != "llama":
+        raise SiloError("not-a-model", f"the file holds a {facts.get('general.architecture')!r}, only llama is read")
+    try:
+        config = _config(content, begin)
+        heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads or 0}
+        renamed = {_name(name): _turned_back(name, value, heads) for name, value in content.weights.items()}
+        with torch.random.fork_rng(devices=[]):  # the constructor draws weights, all of which are replaced
+            network: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        if config.tie_word_embeddings:
+            renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
+        network.load_state_dict(renamed, strict=True)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise SiloError("not-a-model", f"the file does not describe a whole LLaMA: {error}"[:300]) from None
+    return network.eval()
+
+
+def _config(content: Gguf, begin: int) -> LlamaConfig:
+    said = {name.removeprefix("llama."): value for name, value in content.facts.items() if name.startswith("llama.")}
+    heads = said["attention.head_count"]
+    if said.get("rope.dimension_count", said["embedding_length"] // heads) != said["embedding_length"] // heads:
+        raise ValueError("only a part of each head is turned")
+    if any(name.startswith("rope.scaling.type") and value != "none" for name, value in said.items()):
+        raise ValueError("its positions are scaled")
+    return LlamaConfig(
+        vocab_size=content.weights["token_embd.weight"].shape[0],
+        hidden_size=said["embedding_length"],
+        intermediate_size=said["feed_forward_length"],
+        num_hidden_layers=said["block_count"],
+        num_attention_heads=heads,
+        num_key_value_heads=said.get("attention.head_count_kv", heads),
+        max_position_embeddings=said["context_length"],
+        rms_norm_eps=said["attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": float(said.get("rope.freq_base", 10000.0))},
+        tie_word_embeddings="output.weight" not in content.weights,
+        bos_token_id=begin,
+        eos_token_id=begin,
+    )
+
+
+def _name(name: str) -> str:
+    if name in _TOP:
+        return _TOP[name]
+    _, layer, inside = name.split(".", 2)
+    return f"model.layers.{int(layer)}.{_IN_LAYER[inside]}"
+
+
+def _turned_back(name: str, value: Floats, heads: Mapping[str, int]) -> torch.Tensor:
+    """GGUF puts the two channels that turn together side by side; transformers puts them half a head apart."""
+    count = next((count for ending, count in heads.items() if name.endswith(ending)), 0)
+    if count:
+        pairs = value.reshape(count, -1, 2, value.shape[1])
+        value = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+    return torch.from_numpy(value)
+
+
+def write_tokenizer(content: Gguf, folder: Path) -> Path:
+    """Write the file's byte-level BPE as a `tokenizer.json` and return its path."""
+    facts = content.facts
+    splitters: dict[str, list[Any]] = {
+        "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    }
+    kind, split = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre", "gpt-2")
+    whole = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id"} <= facts.keys()
+    if kind != "gpt2" or split not in splitters or not whole:
+        hint = "pass --tokenizer with the model's tokenizer.json"
+        raise SiloError("not-a-model", f"the file's tokenizer ({kind}, {split}) is not one silo can write", hint)
+    tokens = facts["tokenizer.ggml.tokens"]
+    merges = [tuple(pair.split(" ", 1)) for pair in facts["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters[split])
+    tokenizer.decoder = decoders.ByteLevel()
+    types = facts.get("tokenizer.ggml.token_type", [])
+    marks = [token for token, said in zip(tokens, types, strict=False) if said == _CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
+    begin = "<|endoftext|>" if "<|endoftext|>" in tokens else tokens[facts["tokenizer.ggml.bos_token_id"]]
+    save_tokenizer(tokenizer, folder, begin)
+    return folder / FILE

@@ -1,0 +1,273 @@
+"""A language model: a causal network and its tokenizer; `forward` gives logits and the state the LM head reads.
+
+A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
+holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from silo.corpus.tokens import Tokenizer, load_tokenizer
+from silo.errors import SiloError
+from silo.files import (
+    MANIFEST,
+    commit,
+    disk_errors,
+    file_sha256,
+    fingerprint,
+    read_manifest,
+    remove_tree,
+    sync_file,
+    write_json,
+    write_manifest,
+)
+from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
+
+FORMAT = "silo-model-1"
+UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
+"""The manifest of a Hugging Face directory that silo did not write."""
+
+_WEIGHTS = ".safetensors"
+_NO_LIMIT = "1000GB"
+_USUAL_CONTEXT = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """For every position: scores of the next token, and the state after the final norm that they come from."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanguageModel:
+    """An opened model directory, ready for inference."""
+
+    root: Path
+    network: Any
+    tokenizer: Tokenizer
+    manifest: dict[str, Any]
+    plain_head: bool
+    """True where logits are the head applied to the final state and nothing more; some networks cap or scale them."""
+
+    @classmethod
+    def open(cls, root: Path, *, threads: int | None = None, device: str = "cpu") -> LanguageModel:
+        """Open a model directory. `threads` sets torch's threads for the whole process."""
+        manifest = open_manifest(root)
+        if threads:
+            torch.set_num_threads(threads)
+        tokenizer = _open_tokenizer(root)
+        network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
+        if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
+            raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
+        return cls(root, network, tokenizer, manifest, has_plain_head(network, tokenizer.begin))
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
+        """Logits [batch, length, vocabulary] and hidden states [batch, length, hidden size] of token ids."""
+        if self.plain_head:
+            hidden = _body(self.network)(
+                input_ids=ids, attention_mask=attention_mask, use_cache=False
+            ).last_hidden_state
+            return Output(self.network.get_output_embeddings()(hidden), hidden)
+        answer = self.network(input_ids=ids, attention_mask=attention_mask, use_cache=False, output_hidden_states=True)
+        return Output(answer.logits, answer.hidden_states[-1])
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of the state the head reads."""
+        return int(self.network.get_output_embeddings().weight.shape[1])
+
+    @property
+    def vocabulary(self) -> int:
+        """The width of the logits; never less than the tokenizer's ids, more where rows are padded."""
+        return int(self.network.get_output_embeddings().weight.shape[0])
+
+    @property
+    def context(self) -> int:
+        """The longest input the network was made for; a usual length where the network names none (ALiBi)."""
+        said = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        return int(said or _USUAL_CONTEXT)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
+        return model_fingerprint(self.manifest)
+
+    def verify(self) -> None:
+        """Compare every file with the manifest."""
+        verify_files(self.root, self.manifest)
+
+
+def model_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """The fingerprint of the model a manifest describes."""
+    names = {"config.json", FILE}
+    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
+    return fingerprint(files)
+
+
+def open_manifest(root: Path) -> dict[str, Any]:
+    """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
+    if not root.is_dir():
+        raise SiloError("input-missing", f"there is no directory {root}")
+    if not (root / MANIFEST).exists():
+        require_safetensors(root)
+        return {**UNVERIFIED, "files": file_checksums(root)}
+    try:
+        manifest = read_manifest(root, "not-a-model")
+    except SiloError as error:
+        raise SiloError("model-damaged" if error.code == "corpus-damaged" else error.code, error.message) from None
+    if manifest.get("format") != FORMAT:
+        raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
+    return manifest
+
+
+def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare every file a manifest names with its checksum."""
+    for name, expected in manifest["files"].items():
+        path = root / name
+        if not path.is_file():
+            raise SiloError("model-damaged", f"{path} is missing")
+        if file_sha256(path) != expected:
+            raise SiloError("model-damaged", f"{path} differs from the manifest")
+
+
+def require_safetensors(root: Path) -> None:
+    """Refuse a directory that is no Hugging Face model, or one whose weights are pickled."""
+    if not (root / "config.json").is_file():
+        raise SiloError("not-a-model", f"{root} has no config.json")
+    if any(root.glob("*" + _WEIGHTS)):
+        return
+    if any(root.glob("*.bin")) or any(root.glob("*.pt")):
+        hint = "pickled weights can run code: save them again as safetensors where you trust them"
+        raise SiloError("not-a-model", f"{root} holds pickled weights only", hint)
+    raise SiloError("not-a-model", f"{root} has no *{_WEIGHTS}")
+
+
+def file_checksums(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a model directory but its manifest."""
+    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
+    return {path.name: file_sha256(path) for path in files}
+
+
+def _open_tokenizer(root: Path) -> Tokenizer:
+    if not (root / FILE).is_file():
+        raise SiloError("not-a-model", f"{root} has no {FILE}", "import the model with --tokenizer tokenizer.json")
+    return load_tokenizer(str(root))
+
+
+def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
+    """The causal network of a Hugging Face directory, whole or not at all; its own number format unless one is given.
+
+    No code from the directory runs and nothing is fetched.
+    """
+    with _silence():
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                root,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except Exception as error:  # the library raises many kinds for damaged or foreign files
+            raise SiloError("not-a-model", f"{root}: {_first_line(error)}") from error
+    network, report = loaded
+    lacking = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
+    if lacking:
+        raise SiloError("not-a-model", f"{root}: {len(lacking)} weights are missing or misshapen, such as {lacking[0]}")
+    return network
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the library's progress bars off the user's terminal."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _body(network: Any) -> Any:
+    """The network without its head: its output is the state after the final norm."""
+    return getattr(network, network.base_model_prefix)
+
+
+@torch.inference_mode()
+def has_plain_head(network: Any, begin: int) -> bool:
+    """Try two tokens: is the head applied to the body's output all there is to the logits?"""
+    ids = torch.tensor([[begin, begin]], device=network.device)
+    try:
+        hidden = _body(network)(input_ids=ids, use_cache=False).last_hidden_state
+        logits = network.get_output_embeddings()(hidden)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return torch.equal(logits, network(input_ids=ids, use_cache=False).logits)
+
+
+def save_model(
+    network: PreTrainedModel,
+    tokenizer_file: Path,
+    out: Path,
+    manifest: Mapping[str, Any],
+    *,
+    extra: Mapping[str, bytes] | None = None,
+) -> str:
+    """Write a model directory, whole or not at all, and return its manifest's fingerprint.
+
+    `manifest` says where the model comes from; `extra` are more files to lie, and be checked, beside the weights.
+    """
+    if out.exists():
+        raise SiloError("out-exists", f"{out} is already there")
+    fresh = out.with_name(out.name + ".saving")
+    remove_tree(fresh)
+    fresh.mkdir(parents=True)
+    with disk_errors(fresh), _silence():
+        network.save_pretrained(fresh, max_shard_size=_NO_LIMIT)
+        _copy_tokenizer(tokenizer_file, fresh)
+        for name, content in (extra or {}).items():
+            (fresh / name).write_bytes(content)
+    files = file_checksums(fresh)
+    for name in files:
+        sync_file(fresh / name)
+    mark = write_manifest(fresh, {**manifest, "format": FORMAT, "files": files})
+    commit(fresh, out)
+    return mark
+
+
+def _copy_tokenizer(file: Path, folder: Path) -> None:
+    """The tokenizer and its settings; settings are made where there are none."""
+    if not file.is_file():
+        raise SiloError("input-missing", f"there is no tokenizer at {file}")
+    shutil.copyfile(file, folder / FILE)
+    beside = file.with_name(CONFIG)
+    if beside.is_file():
+        shutil.copyfile(beside, folder / CONFIG)
+    else:
+        write_json(folder / CONFIG, tokenizer_config(_begin_mark(folder)))
+
+
+def _begin_mark(folder: Path) -> str:
+    from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+    mark = HuggingFaceTokenizer.from_file(str(folder / FILE)).id_to_token(load_tokenizer(str(folder)).begin)
+    return mark or "<|endoftext|>"

@@ -1,0 +1,137 @@
+"""Perplexity and bits per byte over one merged stream, in windows as the paper scores them; masks are not scored.
+
+Window 0 scores all of its tokens, every later one only its last `stride` tokens, each with at least `length` - `stride`
+tokens of context. A document begins with the beginning-of-text token, which is context and never scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silo.corpus.text import MASK, normalise
+from silo.corpus.tokens import Ids, Tokenizer
+from silo.corpus.units import Advance
+from silo.lm.model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a stream is cut: window length, and how many tokens a later window scores."""
+
+    length: int = 1024
+    stride: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A token stream, which of its tokens are scored, and how many bytes of text those stand for."""
+
+    ids: Ids
+    scored: NDArray[np.bool_]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Totals over scored tokens: natural log-probability, tokens, bytes of text."""
+
+    log_probability: float
+    tokens: int
+    bytes: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(-self.log_probability / max(self.tokens, 1), 700.0))
+
+    @property
+    def bits_per_byte(self) -> float:
+        return -self.log_probability / math.log(2) / max(self.bytes, 1)
+
+    def as_json(self) -> dict[str, float | int]:
+        """What `silo lm eval --json` prints."""
+        return {"tokens": self.tokens, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
+
+
+def merged_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Text:
+    """Documents end to end, each led by the beginning-of-text token; the inside of a `[** **]` mask is not scored."""
+    ids: list[Ids] = []
+    scored: list[NDArray[np.bool_]] = []
+    size = 0
+    for text in texts:
+        ids.append(np.array([tokenizer.begin], dtype=np.uint32))
+        scored.append(np.zeros(1, dtype=np.bool_))
+        pieces = list(_pieces(normalise(text)))
+        for (piece, counts), found in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
+            ids.append(found)
+            scored.append(np.full(len(found), counts))
+            size += len(piece.encode()) if counts else 0
+    if not ids:
+        return Text(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.bool_), 0)
+    return Text(np.concatenate(ids), np.concatenate(scored), size)
+
+
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """The text in pieces, True where a piece is scored."""
+    at = 0
+    for found in MASK.finditer(text):
+        if found.start() > at:
+            yield text[at : found.start()], True
+        yield found.group(), False
+        at = found.end()
+    if at < len(text):
+        yield text[at:], True
+
+
+def window_starts(tokens: int, windows: Windows) -> Iterator[tuple[int, int]]:
+    """(start, first position that is scored) of every window of a stream."""
+    yield 0, 0
+    scored = windows.length
+    while scored < tokens:
+        yield scored + windows.stride - windows.length, scored
+        scored += windows.stride
+
+
+def score(
+    model: LanguageModel, text: Text, windows: Windows, *, batch: int = 8, advance: Advance = lambda *_: None
+) -> Score:
+    """Score a stream; the first token of all has no context and counts nowhere."""
+    logs = token_log_probabilities(model, text.ids, windows, batch=batch, advance=advance)
+    counted = text.scored.copy()
+    counted[:1] = False
+    return Score(float(logs[counted].sum()), int(counted.sum()), text.bytes)
+
+
+def token_log_probabilities(
+    model: LanguageModel, ids: Ids, windows: Windows, *, batch: int = 8, advance: Advance = lambda *_: None
+) -> NDArray[np.float64]:
+    """log P(token | what its window shows before it) for every token; 0 for the first of all."""
+    logs = np.zeros(len(ids), dtype=np.float64)
+    places = list(window_starts(len(ids), windows))
+    for first in range(0, len(places), batch):
+        group = places[first : first + batch]
+        rows = torch.zeros((len(group), windows.length), dtype=torch.long)
+        for at, (start, _) in enumerate(group):
+            piece = ids[start : start + windows.length].astype(np.int64)
+            rows[at, : len(piece)] = torch.from_numpy(piece)
+        values = _log_probabilities(model, rows)
+        advance("score", first + len(group), len(places))
+        for at, (start, scored) in enumerate(group):
+            end = min(start + windows.length, len(ids))
+            begin = max(scored, 1)
+            logs[begin:end] = values[at, begin - start - 1 : end - start - 1]
+    return logs
+
+
+@torch.inference_mode()
+def _log_probabilities(model: LanguageModel, rows: torch.Tensor) -> NDArray[np.float64]:
+    """log P of every token of each row but the first."""
+    logits = model.forward(rows).logits[:, :-1].float()
+    picked = logits.gather(2, rows[:, 1:].unsqueeze(2)).squeeze(2)
+    values: NDArray[np.float64] = (picked - logits.logsumexp(2)).double().numpy()
+    return values

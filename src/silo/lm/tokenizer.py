@@ -1,0 +1,177 @@
+"""Byte-level BPE learned from permitted documents only: lossless on normalised text, same corpus -> same bytes.
+
+`<|endoftext|>` has id 0 and begins every document; the 256 byte symbols follow, so any text has a spelling. On disk:
+`tokenizer.json` and `tokenizer_config.json`, which silo and `transformers.AutoTokenizer` both load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from silo.corpus.opened import Corpus
+from silo.corpus.shards import Shard
+from silo.corpus.text import text_hash
+from silo.corpus.units import Advance
+from silo.errors import SiloError
+from silo.files import write_atomic, write_json
+from silo.lm.firewall import Permit, checked_documents, permitted
+from silo.recipe import MIB
+from silo.records import Document, Tier
+
+BEGIN = "<|endoftext|>"
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+SMALLEST = 257
+"""The begin mark and every byte."""
+
+_LONGEST_TOKEN = 32
+_PIECE_CHARS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTokenizer:
+    """A tokenizer's folder, how many ids it has, and (id, text hash) of every document that shaped it."""
+
+    root: Path
+    vocabulary: int
+    text_bytes: int
+    documents: tuple[tuple[str, bytes], ...]
+
+
+def train_tokenizer(
+    corpus: Corpus,
+    *,
+    tiers: Iterable[Tier],
+    vocabulary: int,
+    out: Path,
+    max_bytes: int = 50 * MIB,
+    reference: bool = False,
+    advance: Advance = lambda *_: None,
+) -> TrainedTokenizer:
+    """Learn from the permitted documents of some tiers, each shard giving its share of at most `max_bytes`.
+
+    `reference` is for models that are declared to have seen everything; see `silo.lm.firewall`.
+    """
+    if vocabulary < SMALLEST:
+        raise SiloError("recipe-value", f"vocabulary must be at least {SMALLEST}, not {vocabulary}")
+    permit = Permit.of(tiers, reference=reference)
+    sample = _Sample(corpus, permit, max_bytes, advance)
+    tokenizer = _empty_tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BEGIN],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        max_token_length=_LONGEST_TOKEN,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sample.texts(), trainer)
+    if not sample.documents:
+        raise SiloError("input-empty", f"{corpus.root} has no document a tokenizer may learn from")
+    save_tokenizer(tokenizer, out, BEGIN)
+    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.taken, tuple(sample.documents))
+
+
+def _empty_tokenizer(model: Any) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+class _Sample:
+    """The text a tokenizer learns from, and what it turned out to be.
+
+    Documents lie in the order of their ids, which are hashes: the first ones of a shard are a fair sample of it.
+    """
+
+    def __init__(self, corpus: Corpus, permit: Permit, max_bytes: int, advance: Advance) -> None:
+        self.documents: list[tuple[str, bytes]] = []
+        self.taken = 0
+        self._permit = permit
+        self._opted_out = corpus.opted_out()
+        self._advance = advance
+        shards = permitted(corpus, permit)
+        sizes = [_usable_bytes(shard, permit, self._opted_out) for shard in shards]
+        share = min(1.0, max_bytes / max(1, sum(sizes)))
+        self._quotas = [(shard, int(size * share)) for shard, size in zip(shards, sizes, strict=True)]
+        self._total = sum(quota for _, quota in self._quotas)
+
+    def texts(self) -> Iterator[str]:
+        for shard, quota in self._quotas:
+            yield from self._shard_texts(shard, quota)
+        self._advance("tokenizer", self._total, self._total)
+
+    def _shard_texts(self, shard: Shard, quota: int) -> Iterator[str]:
+        room = quota
+        for document in checked_documents(shard, self._permit, self._opted_out):
+            if room <= 0:
+                return
+            if document is None:
+                continue
+            text = _first_bytes(document.text, room)
+            self._note(document, len(text.encode()))
+            room -= len(document.text.encode())
+            yield from (text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS))
+
+    def _note(self, document: Document, size: int) -> None:
+        self.documents.append((document.id, text_hash(document.text)))
+        self.taken += size
+        self._advance("tokenizer", min(self.taken, self._total), self._total)
+
+
+def _usable_bytes(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> int:
+    index = shard.index()
+    usable = np.ones(len(index), dtype=np.bool_) if permit.reference else index["train"] == 1
+    if opted_out:
+        usable &= [entry["id"].tobytes().hex() not in opted_out for entry in index]
+    return int(index["bytes"][usable].sum())
+
+
+def _first_bytes(text: str, room: int) -> str:
+    """The longest beginning of a text that takes at most `room` bytes."""
+    if len(text) * 4 <= room:
+        return text
+    return text.encode()[:room].decode(errors="ignore")
+
+
+def byte_tokenizer(out: Path) -> Path:
+    """Write the raw-bytes tokenizer of a corpus as a `tokenizer.json`: byte b is id b, 256 begins a document."""
+    symbols = {symbol: value for value, symbol in _byte_symbols().items()}
+    tokenizer = _empty_tokenizer(models.BPE(vocab=symbols, merges=[]))
+    tokenizer.normalizer = None
+    tokenizer.add_special_tokens([AddedToken(BEGIN, normalized=False, special=True)])
+    save_tokenizer(tokenizer, out, BEGIN)
+    return out / FILE
+
+
+def _byte_symbols() -> dict[int, str]:
+    """The printable symbol byte-level BPE uses for each byte: itself where it is printable, else one from 256 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in set(plain)]
+    return {value: chr(value) for value in plain} | {value: chr(256 + at) for at, value in enumerate(others)}
+
+
+def save_tokenizer(tokenizer: Tokenizer, out: Path, begin: str) -> None:
+    """Write both files."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / CONFIG, tokenizer_config(begin))
+    plain = json.dumps(json.loads(tokenizer.to_str()), indent=1, ensure_ascii=False)
+    write_atomic(out / FILE, (plain + "\n").encode())
+
+
+def tokenizer_config(begin: str) -> dict[str, Any]:
+    """What `AutoTokenizer` needs to know beside `tokenizer.json`: the mark that begins and ends a text."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": begin,
+        "eos_token": begin,
+        "unk_token": begin,
+        "clean_up_tokenization_spaces": False,
+    }

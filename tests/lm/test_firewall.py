@@ -1,0 +1,118 @@
+"""Nothing restricted, opted out or without the train right shapes a model, and a model says what did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from silo.corpus.build import build
+from silo.corpus.opened import Corpus
+from silo.corpus.shards import RECORDS, read_lines
+from silo.corpus.text import text_hash
+from silo.corpus.tokens import ByteTokenizer
+from silo.errors import SiloError
+from silo.lm.audit import audit
+from silo.lm.firewall import (
+    CODEC,
+    DOCUMENTS,
+    TOKENIZER,
+    WEIGHTS,
+    Permit,
+    merge_seen,
+    seen_rows,
+    what_it_shaped,
+)
+from silo.lm.packing import prepare
+from silo.recipe import CorpusRecipe, SourceRecipe
+from silo.records import document_id
+from tests.conftest import build_from, record, words, write_jsonl
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    records = [record(f"p{n}", words(n, 30), license="CC0-1.0") for n in range(6)]
+    records += [record(f"r{n}", words(n + 90, 30), license="all rights reserved") for n in range(3)]
+    build_from([write_jsonl(tmp_path / "in.jsonl", records)], tmp_path / "corpus")
+    return Corpus.open(tmp_path / "corpus")
+
+
+def _prepare(corpus: Corpus, tmp_path: Path, *tiers: str) -> None:
+    prepare(corpus, Permit.of(tiers), ByteTokenizer(), tmp_path / "tokens", advance=lambda *_: None)
+
+
+def _slip_in(corpus: Corpus, **changes: object) -> None:
+    """Change one record of a public-domain shard behind the corpus's back."""
+    (shard,) = corpus.shards(tiers=["pd"])  # type: ignore[list-item]
+    path = shard.root / (shard.stem + RECORDS)
+    lines = [json.loads(line) for line in read_lines(path)]
+    lines[2].update(changes)
+    path.write_bytes(zstandard.compress(b"".join(json.dumps(line).encode() + b"\n" for line in lines)))
+
+
+def test_the_restricted_tier_is_never_permitted() -> None:
+    with pytest.raises(SiloError, match="training-refused"):
+        Permit.of(["pd", "restricted"])
+    with pytest.raises(SiloError, match="recipe-value"):
+        Permit.of([])
+    with pytest.raises(SiloError, match="recipe-value"):
+        Permit.of(["free"])
+    assert Permit.of(["pd", "restricted"], reference=True).reference
+
+
+def test_a_restricted_document_that_slipped_in_stops_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    _slip_in(corpus, tier="restricted")
+    with pytest.raises(SiloError, match="training-refused") as caught:
+        _prepare(corpus, tmp_path, "pd")
+    assert "is restricted" in caught.value.message
+
+
+def test_a_document_whose_rights_contradict_its_index_stops_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    _slip_in(corpus, rights={"train": False, "store": True, "quote": 5, "index": True})
+    with pytest.raises(SiloError, match="training-refused"):
+        _prepare(corpus, tmp_path, "pd")
+
+
+def test_documents_without_the_train_right_are_left_out(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "in.jsonl", [record("a", words(1, 30), license="CC0-1.0")])
+    source = SourceRecipe("jsonl", (str(file),), deny=("train",))
+    build(CorpusRecipe((source,), workers=1), tmp_path / "corpus", base=tmp_path)
+    with pytest.raises(SiloError, match="input-empty"):
+        _prepare(Corpus.open(tmp_path / "corpus"), tmp_path, "pd")
+
+
+def test_a_model_answers_what_a_document_shaped(tmp_path: Path) -> None:
+    one, two = document_id("s", "1"), document_id("s", "2")
+    rows = merge_seen(
+        seen_rows([(one, bytes(16))], TOKENIZER), seen_rows([(one, bytes(16)), (two, bytes(16))], WEIGHTS)
+    )
+    np.save(tmp_path / DOCUMENTS, merge_seen(rows, seen_rows([(two, bytes(16))], CODEC)))
+    assert what_it_shaped(tmp_path, one) == ["tokenizer", "weights"]
+    assert what_it_shaped(tmp_path, two) == ["weights", "codec"]
+    assert what_it_shaped(tmp_path, document_id("s", "3")) == []
+    with pytest.raises(SiloError, match="usage"):
+        what_it_shaped(tmp_path, "nonsense")
+    with pytest.raises(SiloError, match="model-unknown-data"):
+        what_it_shaped(tmp_path / "elsewhere", one)
+
+
+def test_an_audit_finds_what_is_missing_changed_restricted_or_opted_out(corpus: Corpus, tmp_path: Path) -> None:
+    documents = {document.external_id: document for document in corpus.documents()}
+    seen = [(documents[name].id, text_hash(documents[name].text)) for name in ("p0", "p1", "p2")]
+    np.save(tmp_path / DOCUMENTS, seen_rows(seen, WEIGHTS))
+    permit = Permit.of(["pd"])
+    clean = audit(tmp_path, corpus, permit)
+    assert (clean.documents, clean.tiers, clean.violations) == (3, {"pd": 3}, [])
+    bad = [
+        (documents["p3"].id, bytes(16)),
+        (documents["r0"].id, text_hash(documents["r0"].text)),
+        (document_id("no", "where"), bytes(16)),
+    ]
+    np.save(tmp_path / DOCUMENTS, seen_rows(seen + bad, WEIGHTS))
+    corpus.opt_out([documents["p1"].id])
+    problems = " ".join(audit(tmp_path, corpus, permit).violations)
+    for words_ in ("another text", "is restricted and may not train", "not in the corpus", "has opted out since"):
+        assert words_ in problems

@@ -1,0 +1,215 @@
+"""Training: a stopped run ends with the weights of an uninterrupted one, learns, and saves an ordinary model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from silo.corpus.opened import Corpus
+from silo.errors import SiloError
+from silo.lm import network as presets
+from silo.lm.audit import verify_model
+from silo.lm.firewall import what_it_shaped
+from silo.lm.model import LanguageModel
+from silo.lm.network import Preset
+from silo.lm.scoring import Windows, merged_stream, score
+from silo.lm.train import Shape, learning_rate, train
+from silo.recipe import DedupRecipe, TrainRecipe
+from tests.conftest import build_from, record, write_jsonl
+
+TINY = Preset("tiny", 32, 2, 2, 64, vocabulary=300, context=32, tied=True)
+SENTENCES = ["the cat sat on the mat and looked at the dog", "a dog ran over the hill and did not look back at all"]
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(presets.PRESETS, "tiny", TINY)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("train")
+    records = [
+        record(f"p{n}", f"story {n}. " + ". ".join(SENTENCES[(n + k) % 2] for k in range(8)), license="CC0-1.0")
+        for n in range(40)
+    ]
+    records += [record(f"r{n}", f"secret {n} " * 20, license="", domain="mail") for n in range(5)]
+    build_from([write_jsonl(root / "in.jsonl", records)], root / "corpus", dedup=DedupRecipe(enabled=False))
+    write_jsonl(root / "valid.jsonl", [record("v", ". ".join(SENTENCES * 4))])
+    return root
+
+
+RECIPE = TrainRecipe(
+    corpus="corpus",
+    tiers=("pd",),
+    preset="tiny",
+    max_tokens=32 * 8 * 30,
+    batch_tokens=32 * 8,
+    micro_batch=4,
+    learning_rate=1e-2,
+    validation=("valid.jsonl",),
+    evaluate_every=32 * 8 * 10,
+    checkpoint_every=32 * 8 * 4,
+)
+
+
+def _weights(model: Path) -> dict[str, torch.Tensor]:
+    return load_file(model / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    presets.PRESETS["tiny"] = TINY
+    torch.set_num_threads(1)
+    out = place / "whole"
+    train(RECIPE, out, base=place)
+    return out
+
+
+def test_the_loss_falls_and_the_model_is_an_ordinary_directory(whole: Path, place: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    curve = json.loads((whole / "curve.json").read_text())
+    assert curve["training"][-1][1] < 0.7 * curve["training"][0][1]
+    assert (whole / "curve.png").read_bytes().startswith(b"\x89PNG")
+    network = AutoModelForCausalLM.from_pretrained(whole)
+    tokenizer = AutoTokenizer.from_pretrained(whole)
+    model = LanguageModel.open(whole)
+    ids = torch.tensor([tokenizer("the cat sat")["input_ids"]])
+    with torch.inference_mode():
+        assert torch.equal(network(ids).logits, model.forward(ids).logits)
+    assert not (place / "whole.building").exists()
+
+
+@pytest.mark.parametrize("stops", [[5], [4, 9], [1, 1, 13]])
+def test_stop_and_resume_gives_the_same_bits(whole: Path, place: Path, tmp_path: Path, stops: list[int]) -> None:
+    out = tmp_path / "resumed"
+    for stop in stops:
+        assert train(RECIPE, out, base=place, stop_after=stop)["finished"] is False
+        assert not out.exists()
+    train(RECIPE, out, base=place)
+    expected, found = _weights(whole), _weights(out)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert (out / "curve.json").read_bytes() == (whole / "curve.json").read_bytes()
+
+
+def test_the_model_says_what_it_saw_and_verifies(whole: Path, place: Path) -> None:
+    corpus = Corpus.open(place / "corpus")
+    found = verify_model(whole, corpus=str(place / "corpus"))
+    assert (found["permitted"], found["violations"], found["document_tiers"]) == (True, [], {"pd": 40})
+    for document in corpus.documents():
+        shaped = what_it_shaped(whole, document.id)
+        assert shaped == (["tokenizer", "weights"] if document.tier == "pd" else [])
+
+
+def test_a_reference_model_is_marked(place: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, tiers=("pd", "restricted"), max_tokens=32 * 8 * 4)
+    with pytest.raises(SiloError, match="training-refused"):
+        train(recipe, tmp_path / "no", base=place)
+    train(replace(recipe, reference=True), tmp_path / "yes", base=place)
+    assert verify_model(tmp_path / "yes")["permitted"] is False
+
+
+def test_patience_keeps_the_best_weights(place: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, learning_rate=0.3, evaluate_every=32 * 8 * 2, patience=2, seed=3)
+    summary = train(recipe, tmp_path / "out", base=place)
+    curve = json.loads((tmp_path / "out" / "curve.json").read_text())
+    best = min(item["loss"] for item in curve["validation"])
+    assert summary["validation"]["loss"] == best
+    assert summary["steps"] <= 30
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(place: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, learning_rate=1e30, clip=1e30, checkpoint_every=32 * 8, validation=())
+    with pytest.raises(SiloError, match="training-diverged"):
+        train(recipe, tmp_path / "out", base=place)
+    kept = load_file(tmp_path / "out.building" / "checkpoint" / "weights.safetensors")
+    assert kept
+
+
+def test_results_do_not_depend_on_the_micro_batch_much(place: Path, tmp_path: Path) -> None:
+    short = replace(RECIPE, max_tokens=32 * 8 * 3, validation=())
+    for micro in (1, 8):
+        train(replace(short, micro_batch=micro), tmp_path / str(micro), base=place)
+    one, other = _weights(tmp_path / "1"), _weights(tmp_path / "8")
+    assert all(torch.allclose(one[name], other[name], atol=2e-3) for name in one)
+
+
+def test_gradient_checkpointing_gives_the_same_losses(place: Path, tmp_path: Path) -> None:
+    short = replace(RECIPE, max_tokens=32 * 8 * 3, validation=())
+    train(short, tmp_path / "plain", base=place)
+    train(replace(short, gradient_checkpointing=True), tmp_path / "saved", base=place)
+    curves = [json.loads((tmp_path / name / "curve.json").read_text())["training"] for name in ("plain", "saved")]
+    assert [loss for _, loss in curves[0]] == pytest.approx([loss for _, loss in curves[1]], rel=1e-5)
+
+
+def test_warm_up_and_cosine() -> None:
+    recipe = TrainRecipe(corpus="", learning_rate=1.0, warmup_share=0.1, final_rate=0.1)
+    rates = [learning_rate(recipe, step, 100) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == 1.0
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_run_shorter_than_a_step_is_refused() -> None:
+    with pytest.raises(SiloError, match="recipe-value"):
+        Shape.of(TrainRecipe(corpus="", max_tokens=10), 32, 1)
+
+
+def test_two_processes_train_one_model(place: Path, tmp_path: Path) -> None:
+    """Two processes on gloo, joined through accelerate, see the same data as one and end almost equal."""
+    recipe = replace(RECIPE, max_tokens=32 * 8 * 5, validation=())
+    train(recipe, tmp_path / "one", base=place)
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys; from pathlib import Path; from dataclasses import replace\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "from silo.lm import network\n"
+        "from tests.lm.test_train import TINY, RECIPE\n"
+        "from silo.lm.train import train\n"
+        "network.PRESETS['tiny'] = TINY\n"
+        "train(replace(RECIPE, max_tokens=32*8*5, validation=()), Path(sys.argv[1]), base=Path(sys.argv[2]))\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command += ["--standalone", str(script), str(tmp_path / "two"), str(place)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
+    assert all(torch.allclose(one[name], two[name], atol=2e-3) for name in one)
+
+
+def test_scoring_equals_a_float64_reference(whole: Path) -> None:
+    model = LanguageModel.open(whole)
+    text = merged_stream([SENTENCES[0] + " [**Name**] " + SENTENCES[1] * 2, SENTENCES[1]], model.tokenizer)
+    windows = Windows(16, 8)
+    network = model.network.double()
+    total, count = 0.0, 0
+    covered = 0
+    start = 0
+    while covered < len(text.ids):
+        ids = torch.from_numpy(text.ids[start : start + 16].astype("int64")).unsqueeze(0)
+        with torch.inference_mode():
+            logs = torch.log_softmax(network(ids).logits[0], dim=-1)
+        for place_ in range(covered, start + ids.shape[1]):
+            if place_ and text.scored[place_]:
+                total += float(logs[place_ - start - 1, int(text.ids[place_])])
+                count += 1
+        covered = start + ids.shape[1]
+        start += 8
+    network.float()
+    found = score(model, text, windows)
+    assert found.tokens == count
+    assert found.log_probability == pytest.approx(total, rel=1e-5)
+    assert found.bytes == len((SENTENCES[0] + "  " + SENTENCES[1] * 3).encode())
