@@ -20,6 +20,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from silo.corpus.grouping import by_size
 from silo.corpus.tokens import Ids, Tokenizer, token_dtype
 from silo.errors import SiloError
 from silo.files import sync_file
@@ -39,7 +40,7 @@ ENTRY = np.dtype(
 )
 
 RECORDS, TOKENS, INDEX = ".jsonl.zst", ".tokens", ".index.npy"
-_BATCH_CHARS = 1 << 20
+_BATCH_BYTES = 1 << 20
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -123,7 +124,8 @@ def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Writte
     begin = np.array([tokenizer.begin], dtype=dtype)
     offset = 0
     with (root / (stem + TOKENS)).open("wb") as stream:
-        for batch in _batches(root / (stem + RECORDS)):
+        for lines in by_size(read_lines(root / (stem + RECORDS)), _BATCH_BYTES):
+            batch = [json.loads(line) for line in lines]
             for record, ids in zip(batch, tokenizer.encode([item["text"] for item in batch]), strict=True):
                 stream.write(begin.tobytes() + ids.astype(dtype).tobytes())
                 size = len(record["text"].encode())
@@ -140,19 +142,6 @@ def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Writte
 def _entry(record: dict[str, Any], offset: int, tokens: int, size: int) -> tuple[Any, ...]:
     rights = Rights(**record["rights"])
     return (bytes.fromhex(record["id"]), offset, tokens, size, rights.train, rights.store, rights.index, rights.quote)
-
-
-def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    held: list[dict[str, Any]] = []
-    size = 0
-    for line in read_lines(path):
-        held.append(json.loads(line))
-        size += len(line)
-        if size >= _BATCH_CHARS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from silo.corpus.grouping import by_size
 from silo.corpus.text import text_hash
 from silo.files import canonical_json, read_json, write_json
 from silo.records import Document
@@ -129,25 +130,12 @@ def _write_blocks(path: Path, held: list[_Held], domains: list[str]) -> list[tup
     first = 0
     with path.open("wb") as stream:
         for domain, group in groupby(held, key=lambda item: item.document.domain):
-            for lines in _blocks(item.line for item in group):
+            for lines in by_size((item.line for item in group), _BLOCK_BYTES):
                 packed = packer.compress(b"\n".join(lines))
                 blocks.append((domains.index(domain), stream.tell(), len(packed), first, len(lines)))
                 stream.write(packed)
                 first += len(lines)
     return blocks
-
-
-def _blocks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    held: list[bytes] = []
-    size = 0
-    for line in lines:
-        held.append(line)
-        size += len(line)
-        if size >= _BLOCK_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 @dataclass(frozen=True, slots=True)
