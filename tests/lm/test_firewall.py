@@ -13,7 +13,6 @@ from silo.corpus.build import build
 from silo.corpus.opened import Corpus
 from silo.corpus.shards import RECORDS, read_lines
 from silo.corpus.text import text_hash
-from silo.corpus.tokens import ByteTokenizer
 from silo.errors import SiloError
 from silo.lm.audit import audit
 from silo.lm.firewall import (
@@ -41,7 +40,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def _prepare(corpus: Corpus, tmp_path: Path, *tiers: str) -> None:
-    prepare(corpus, Permit.of(tiers), ByteTokenizer(), tmp_path / "tokens", advance=lambda *_: None)
+    prepare(corpus, Permit.of(tiers), "", tmp_path / "tokens", advance=lambda *_: None)
 
 
 def _slip_in(corpus: Corpus, **changes: object) -> None:

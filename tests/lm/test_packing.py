@@ -42,7 +42,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def test_streams_hold_permitted_documents_only_each_with_its_beginning(corpus: Corpus, tmp_path: Path) -> None:
     tokenizer = ByteTokenizer()
-    streams = prepare(corpus, Permit.of(["pd", "sw"]), tokenizer, tmp_path / "tokens", advance=_quiet)
+    streams = prepare(corpus, Permit.of(["pd", "sw"]), "", tmp_path / "tokens", advance=_quiet)
     assert sorted(streams) == ["code", "law"]
     law = streams["law"]
     assert (law.tokens[law.starts] == tokenizer.begin).all()
@@ -54,7 +54,7 @@ def test_streams_hold_permitted_documents_only_each_with_its_beginning(corpus: C
 
 def test_opted_out_documents_are_left_out(corpus: Corpus, tmp_path: Path) -> None:
     corpus.opt_out([document_id("test", "p3")])
-    streams = prepare(corpus, Permit.of(["pd"]), ByteTokenizer(), tmp_path / "tokens", advance=_quiet)
+    streams = prepare(corpus, Permit.of(["pd"]), "", tmp_path / "tokens", advance=_quiet)
     assert len(streams["law"].documents) == 9
     assert document_id("test", "p3") not in {row["id"].tobytes().hex() for row in streams["law"].documents}
 

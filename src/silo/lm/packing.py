@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.opened import Corpus
-from silo.corpus.shards import Shard
 from silo.corpus.text import text_hash
-from silo.corpus.tokens import Ids, Tokenizer, token_dtype
-from silo.corpus.units import Advance
+from silo.corpus.tokens import Ids, Tokenizer, load_tokenizer, token_dtype
+from silo.corpus.units import Advance, Memory, Unit, run, tick
 from silo.errors import SiloError
 from silo.lm.firewall import SEEN, Permit, checked_documents, permitted
+from silo.records import Document
 
 _BATCH_CHARS = 1 << 20
 
@@ -29,7 +29,7 @@ _BATCH_CHARS = 1 << 20
 class Stream:
     """The tokens of one domain, and where each of its documents begins.
 
-    On disk: `<name>.tokens`, `<name>.starts.npy` (u64) and, written last, `<name>.documents.npy` (rows of `SEEN`).
+    On disk: `<name>.tokens`, `<name>.starts.npy` (u64) and `<name>.documents.npy` (rows of `SEEN`).
     """
 
     domain: str
@@ -58,84 +58,106 @@ class Stream:
 
 
 def prepare(
-    corpus: Corpus, permit: Permit, tokenizer: Tokenizer, directory: Path, *, advance: Advance
+    corpus: Corpus, permit: Permit, tokenizer_path: str, directory: Path, *, advance: Advance, workers: int = 1
 ) -> dict[str, Stream]:
     """Tokenise what a run may use, one stream per domain; what is already there is used again.
 
     Every document passes the firewall here, whether its tokens are made anew or taken from the corpus.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    by_domain: dict[str, list[Shard]] = {}
-    for shard in permitted(corpus, permit):
-        by_domain.setdefault(shard.domain, []).append(shard)
-    sizes = {item["stem"]: item["bytes"] for item in corpus.manifest["shards"]}
-    total = sum(sizes[shard.stem] for shards in by_domain.values() for shard in shards)
-    done = 0
-    streams = {}
-    for number, (domain, shards) in enumerate(sorted(by_domain.items())):
-        stem = directory / f"{number:04d}"
-        if not stem.with_suffix(".documents.npy").exists():
-            for step in _write(stem, shards, permit, tokenizer, corpus):
-                advance("tokenise", done + step, total)
-        done += sum(sizes[shard.stem] for shard in shards)
-        advance("tokenise", done, total)
-        stream = _open(stem, domain, tokenizer)
-        if len(stream.documents):
-            streams[domain] = stream
+    wanted = {shard.stem for shard in permitted(corpus, permit)}
+    sizes: dict[str, int] = {}
+    for item in corpus.manifest["shards"]:
+        if item["stem"] in wanted:
+            sizes[item["domain"]] = sizes.get(item["domain"], 0) + item["bytes"]
+    stems = {domain: directory / f"{number:04d}" for number, domain in enumerate(sorted(sizes))}
+    units = [
+        Unit(stem.with_suffix(".json"), (str(corpus.root), domain, permit, tokenizer_path, str(stem)), sizes[domain])
+        for domain, stem in stems.items()
+    ]
+    run("tokenise", tokenise_domain, units, workers=workers, advance=advance, memory=Memory())
+    dtype = token_dtype(load_tokenizer(tokenizer_path).vocabulary)
+    opened = {domain: _open(stem, domain, dtype) for domain, stem in stems.items()}
+    streams = {domain: stream for domain, stream in opened.items() if len(stream.documents)}
     if not streams:
         raise SiloError("input-empty", "no document of the corpus may be used for this model")
     return streams
 
 
-def _write(stem: Path, shards: list[Shard], permit: Permit, tokenizer: Tokenizer, corpus: Corpus) -> Iterable[int]:
-    opted_out = corpus.opted_out()
+def tokenise_domain(root: str, domain: str, permit: Permit, tokenizer_path: str, stem: str) -> dict[str, Any]:
+    """One unit of work: the stream of one domain."""
+    corpus, tokenizer = Corpus.open(Path(root)), load_tokenizer(tokenizer_path)
     same = corpus.manifest["tokenizer"]["fingerprint"] == tokenizer.fingerprint
-    dtype = token_dtype(tokenizer.vocabulary)
-    starts: list[int] = []
-    seen: list[tuple[str, bytes]] = []
-    offset = size = 0
-    with stem.with_suffix(".tokens").open("wb") as stream:
-        for shard in shards:
+    opted_out = corpus.opted_out()
+    out = _StreamWriter(Path(stem), tokenizer)
+    with out:
+        for shard in corpus.shards(tiers=permit.tiers, domains=[domain]):
             tokens = shard.tokens()
-            batch: list[str] = []
             for entry, document in zip(shard.index(), checked_documents(shard, permit, opted_out), strict=True):
-                if document is None:
-                    continue
-                seen.append((document.id, text_hash(document.text)))
-                size += int(entry["bytes"])
-                if same:
+                tick(int(entry["bytes"]))
+                if document is not None:
                     first = int(entry["offset"])
-                    ids = tokens[first : first + int(entry["tokens"])]
-                    starts.append(offset)
-                    offset += len(ids)
-                    stream.write(ids.astype(dtype).tobytes())
-                else:
-                    batch.append(document.text)
-                    if sum(map(len, batch)) >= _BATCH_CHARS:
-                        offset = _encode(batch, tokenizer, dtype, stream, starts, offset)
-                        batch = []
-                        yield size
-            offset = _encode(batch, tokenizer, dtype, stream, starts, offset)
-            yield size
-    np.save(stem.with_suffix(".starts.npy"), np.array(starts, dtype=np.uint64), allow_pickle=False)
-    rows = np.zeros(len(seen), dtype=SEEN)
-    for at, (name, mark) in enumerate(seen):
-        rows[at] = (bytes.fromhex(name), mark, 0)
-    np.save(stem.with_suffix(".documents.npy"), rows, allow_pickle=False)
+                    known = tokens[first : first + int(entry["tokens"])] if same else None
+                    out.add(document, known)
+    return {"documents": len(out.seen), "tokens": out.offset}
 
 
-def _encode(batch: list[str], tokenizer: Tokenizer, dtype: Any, stream: Any, starts: list[int], offset: int) -> int:
-    begin = np.array([tokenizer.begin], dtype=dtype).tobytes()
-    for ids in tokenizer.encode(batch) if batch else []:
-        starts.append(offset)
-        offset += len(ids) + 1
-        stream.write(begin + ids.astype(dtype).tobytes())
-    return offset
+class _StreamWriter:
+    """Writes the stream of one domain; documents without known tokens are encoded in batches."""
+
+    def __init__(self, stem: Path, tokenizer: Tokenizer) -> None:
+        self.seen: list[tuple[str, bytes]] = []
+        self.offset = 0
+        self._stem = stem
+        self._tokenizer = tokenizer
+        self._dtype = token_dtype(tokenizer.vocabulary)
+        self._starts: list[int] = []
+        self._waiting: list[str] = []
+        self._chars = 0
+
+    def __enter__(self) -> _StreamWriter:
+        self._stream = self._stem.with_suffix(".tokens").open("wb")
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._stream.close()
+
+    def add(self, document: Document, known: NDArray[Any] | None) -> None:
+        """Append one document, by its known tokens (the beginning-of-text token among them) or by its text."""
+        self.seen.append((document.id, text_hash(document.text)))
+        if known is not None:
+            self._append(known)
+            return
+        self._waiting.append(document.text)
+        self._chars += len(document.text)
+        if self._chars >= _BATCH_CHARS:
+            self._encode()
+
+    def _append(self, ids: NDArray[Any]) -> None:
+        self._starts.append(self.offset)
+        self.offset += len(ids)
+        self._stream.write(ids.astype(self._dtype).tobytes())
+
+    def _encode(self) -> None:
+        for ids in self._tokenizer.encode(self._waiting) if self._waiting else []:
+            self._append(np.concatenate([np.array([self._tokenizer.begin], dtype=np.uint32), ids]))
+        self._waiting, self._chars = [], 0
+
+    def _finish(self) -> None:
+        self._encode()
+        np.save(self._stem.with_suffix(".starts.npy"), np.array(self._starts, dtype=np.uint64), allow_pickle=False)
+        rows = np.zeros(len(self.seen), dtype=SEEN)
+        for at, (name, mark) in enumerate(self.seen):
+            rows[at] = (bytes.fromhex(name), mark, 0)
+        np.save(self._stem.with_suffix(".documents.npy"), rows, allow_pickle=False)
 
 
-def _open(stem: Path, domain: str, tokenizer: Tokenizer) -> Stream:
+def _open(stem: Path, domain: str, dtype: np.dtype[Any]) -> Stream:
     path = stem.with_suffix(".tokens")
-    dtype = token_dtype(tokenizer.vocabulary)
     tokens = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
     starts, documents = (np.load(stem.with_suffix(f".{name}.npy")) for name in ("starts", "documents"))
     return Stream(domain, tokens, starts, documents)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -136,7 +137,8 @@ def _start(
     tokenizer = load_tokenizer(str(tokenizer_file))
     if not crew.leads:
         crew.wait()
-    streams = prepare(corpus, permit, tokenizer, place / "tokens", advance=advance)
+    workers = len(os.sched_getaffinity(0))
+    streams = prepare(corpus, permit, str(tokenizer_file), place / "tokens", advance=advance, workers=workers)
     if crew.leads:
         crew.wait()
     shape = Shape.of(recipe, recipe.context or preset.context, crew.world)
