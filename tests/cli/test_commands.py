@@ -12,7 +12,9 @@ import pytest
 
 from silo import __version__
 from silo.cli import main
+from silo.corpus.opened import Corpus
 from silo.errors import CODES
+from silo.records import Tier
 from tests.conftest import record, words, write_jsonl
 
 
@@ -127,6 +129,32 @@ def test_a_recipe_with_a_misspelt_key_names_the_right_one(tmp_path: Path, capsys
     status, _, errors = _run(capsys, "corpus", "build", str(recipe), "--out", str(tmp_path / "out"))
     assert status == 2
     assert "did you mean 'paths'?" in errors
+
+
+def test_a_model_from_corpus_to_verdict(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, model = str(tmp_path / "out"), str(tmp_path / "model")
+    build = ["corpus", "build", "--jsonl", str(files["train"]), str(files["more"]), "--out", out, "--workers", "1"]
+    assert _run(capsys, *build)[0] == 0
+    recipe = tmp_path / "lm.toml"
+    recipe.write_text(
+        'corpus = "out"\ntiers = ["pd"]\nvocabulary = 300\ncontext = 32\nmax_tokens = 512\nbatch_tokens = 128\n'
+    )
+    status, printed, _ = _run(capsys, "lm", "train", str(recipe), "--out", model, "--json")
+    assert status == 0
+    assert json.loads(printed)["tokens"] == 512
+    status, printed, _ = _run(capsys, "lm", "eval", model, "--jsonl", str(files["test"]), "--json")
+    assert status == 0
+    assert {"tokens", "perplexity", "bits_per_byte"} <= json.loads(printed).keys()
+    status, printed, _ = _run(capsys, "lm", "verify", model, "--corpus", out, "--json")
+    assert status == 0
+    assert json.loads(printed)["violations"] == []
+    seen = next(Corpus.open(Path(out)).documents(tiers=[Tier.pd])).id
+    status, printed, _ = _run(capsys, "lm", "verify", model, "--saw", seen, "--json")
+    assert "tokenizer" in json.loads(printed)["shaped"]
+    assert _run(capsys, "lm", "train", "--corpus", out, "--tiers", "restricted", "--out", str(tmp_path / "no"))[0] == 5
+    assert _run(capsys, "lm", "import", str(tmp_path / "nothing"), "--out", str(tmp_path / "no"))[0] == 3
 
 
 def test_version_help_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,11 +146,10 @@ def _eval(arguments: argparse.Namespace) -> int:
     from silo.lm.model import LanguageModel
     from silo.lm.scoring import Windows, merged_stream, score
 
-    if not 0 < arguments.stride <= arguments.length:
-        raise SiloError("usage", "--stride must be above 0 and at most --length")
+    asked = Windows(arguments.length, arguments.stride)
     model = LanguageModel.open(Path(arguments.model))
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
-    windows = Windows(min(arguments.length, model.context), min(arguments.stride, model.context))
+    windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
         found = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
     if arguments.json:

@@ -41,7 +41,7 @@ def curve_png(state: State, title: str) -> bytes:
     return _png(figure)
 
 
-def smoothed(values: list[float], *, keep: float = 0.95) -> list[float]:
+def smoothed(values: list[float], *, keep: float = 0.9) -> list[float]:
     """An exponential mean that does not lean on its first value."""
     mean, weight, out = 0.0, 0.0, []
     for value in values:

@@ -17,15 +17,24 @@ from numpy.typing import NDArray
 from silo.corpus.text import MASK, normalise
 from silo.corpus.tokens import Ids, Tokenizer
 from silo.corpus.units import Advance
+from silo.errors import SiloError
 from silo.lm.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a stream is cut: window length, and how many tokens a later window scores."""
+    """How a stream is cut: window length, and how many tokens a later window scores (so that some context is left)."""
 
     length: int = 1024
     stride: int = 512
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stride < self.length:
+            raise SiloError("usage", f"a stride of {self.stride} does not fit windows of {self.length}")
+
+    def within(self, context: int) -> Windows:
+        """These windows, or windows of the same shape that fit a shorter context."""
+        return self if self.length <= context else Windows(context, max(1, self.stride * context // self.length))
 
 
 @dataclass(frozen=True, slots=True)
