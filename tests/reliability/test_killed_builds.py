@@ -23,7 +23,18 @@ def _start(files: list[Path], out: Path) -> subprocess.Popen[bytes]:
     code = "from silo.cli import main; import sys; sys.exit(main())"
     names = [str(file) for file in files]
     command = [sys.executable, "-c", code, "corpus", "build", "--jsonl", *names, "--out", str(out), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=_listen_to_interrupts,
+    )
+
+
+def _listen_to_interrupts() -> None:
+    """A background job of a shell ignores interrupts, and so would all it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _kill(process: subprocess.Popen[bytes], *, workers_too: bool) -> None:
