@@ -98,10 +98,7 @@ def _import(arguments: argparse.Namespace) -> int:
         "hidden_size": model.hidden_size,
         "context": model.context,
     }
-    if arguments.json:
-        show.print_json(found)
-    else:
-        show.table("imported", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    show.facts("imported", found, as_json=arguments.json)
     return 0
 
 
@@ -126,10 +123,7 @@ def _codec(arguments: argparse.Namespace) -> int:
             Path(arguments.model), Corpus.open(Path(arguments.corpus)), settings, keys=arguments.keys, advance=advance
         )
     found = {"model": arguments.model, "codec": codec.fingerprint, "lists": codec.settings.lists}
-    if arguments.json:
-        show.print_json(found)
-    else:
-        show.table("codec", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    show.facts("codec", found, as_json=arguments.json)
     return 0
 
 
@@ -152,10 +146,8 @@ def _eval(arguments: argparse.Namespace) -> int:
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
         found = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
-    if arguments.json:
-        show.print_json({**found, "length": windows.length, "stride": windows.stride})
-    else:
-        show.table(f"{arguments.model}", ("what", "value"), [[key, value] for key, value in found.items()])
+    found |= {"length": windows.length, "stride": windows.stride}
+    show.facts(arguments.model, found, as_json=arguments.json)
     return 0
 
 
@@ -170,8 +162,5 @@ def _verify(arguments: argparse.Namespace) -> int:
     from silo.lm.audit import verify_model
 
     found = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
-    if arguments.json:
-        show.print_json(found)
-    else:
-        show.table(f"{arguments.model}", ("what", "value"), [[key, str(value)] for key, value in found.items()])
+    show.facts(arguments.model, found, as_json=arguments.json)
     return 0 if not found.get("violations") else 5

@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,14 @@ from silo.errors import SiloError
 def print_json(value: Any) -> None:
     """One JSON value on stdout."""
     print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def facts(title: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Names and values, as JSON or as a table of two columns."""
+    if as_json:
+        print_json(found)
+    else:
+        table(title, ("what", "value"), [[name, str(value)] for name, value in found.items()])
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
