@@ -112,7 +112,8 @@ class TrainRecipe:
     """Everything `silo lm train` needs to know.
 
     `corpus` and `validation` are relative to the recipe. `reference` trains on text that may not be trained on, to
-    measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named.
+    measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named,
+    from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`.
     """
 
     corpus: str
@@ -120,6 +121,7 @@ class TrainRecipe:
     reference: bool = False
     preset: str = "demo"
     tokenizer: str = ""
+    tokenizer_tiers: tuple[str, ...] = ()
     vocabulary: int = 0
     context: int = 0
     max_tokens: int = 5_000_000

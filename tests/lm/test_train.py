@@ -18,6 +18,7 @@ from silo.errors import SiloError
 from silo.lm import network as presets
 from silo.lm.audit import verify_model
 from silo.lm.firewall import what_it_shaped
+from silo.lm.loss import Objective
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset
 from silo.lm.scoring import Windows, merged_stream, score, window_starts
@@ -151,6 +152,37 @@ def test_gradient_checkpointing_gives_the_same_losses(place: Path, tmp_path: Pat
     train(replace(short, gradient_checkpointing=True), tmp_path / "saved", base=place)
     curves = [json.loads((tmp_path / name / "curve.json").read_text())["training"] for name in ("plain", "saved")]
     assert [loss for _, loss in curves[0]] == pytest.approx([loss for _, loss in curves[1]], rel=1e-5)
+
+
+def test_the_chunked_loss_has_the_value_and_gradients_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silo.lm.loss._CHUNK_LOGITS", 300 * 5)  # five rows at a time, the last chunk shorter
+    ids = torch.randint(0, 300, (3, 15), generator=torch.Generator().manual_seed(1))
+    found = []
+    for tied in (True, False):
+        for chunked in (True, False):
+            network = presets.make_network(replace(TINY, tied=tied), vocabulary=300, begin=0, seed=0).double()
+            if chunked:
+                loss = Objective(network)(ids)
+            else:
+                logits = network(input_ids=ids[:, :-1]).logits
+                loss = torch.nn.functional.cross_entropy(logits.reshape(-1, 300), ids[:, 1:].reshape(-1))
+            (2 * loss).backward()
+            found.append((loss.item(), [item.grad for item in network.parameters() if item.grad is not None]))
+    for (mine, gradients), (plain, wanted) in zip(found[::2], found[1::2], strict=True):
+        assert mine == pytest.approx(plain, rel=1e-6)
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-8) for a, b in zip(gradients, wanted, strict=True))
+
+
+def test_models_of_several_tiers_share_a_tokenizer_only_from_tiers_they_may_use(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(SiloError, match="training-refused"):
+        train(replace(RECIPE, tokenizer_tiers=("pd", "sw")), tmp_path / "no", base=place)
+    both = replace(RECIPE, tiers=("pd", "restricted"), reference=True, max_tokens=32 * 8 * 2, tokenizer_tiers=("pd",))
+    train(both, tmp_path / "all", base=place)
+    train(replace(both, tiers=("pd",), reference=False), tmp_path / "pd", base=place)
+    files = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("all", "pd")]
+    assert files[0] == files[1]
+    restricted = next(item.id for item in Corpus.open(place / "corpus").documents() if item.tier == "restricted")
+    assert what_it_shaped(tmp_path / "all", restricted) in ([], ["weights"])
 
 
 def test_warm_up_and_cosine() -> None:

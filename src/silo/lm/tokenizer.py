@@ -23,7 +23,7 @@ from silo.errors import SiloError
 from silo.files import write_atomic, write_json
 from silo.lm.firewall import Permit, checked_documents, permitted
 from silo.recipe import MIB
-from silo.records import Document, Tier
+from silo.records import Document
 
 BEGIN = "<|endoftext|>"
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -47,7 +47,7 @@ class TrainedTokenizer:
 def train_tokenizer(
     corpus: Corpus,
     *,
-    tiers: Iterable[Tier],
+    tiers: Iterable[str],
     vocabulary: int,
     out: Path,
     max_bytes: int = 50 * MIB,

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from silo.corpus.opened import Corpus
 from silo.corpus.sources.parts import expand
@@ -30,6 +29,7 @@ from silo.lm.checkpoint import State, load_weights, resume, save_checkpoint, sav
 from silo.lm.crew import Crew
 from silo.lm.curve import curve_json, curve_png
 from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_rows
+from silo.lm.loss import Objective
 from silo.lm.model import model_fingerprint, open_manifest, save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
 from silo.lm.packing import Plan, Stream, make_plan, prepare
@@ -72,7 +72,7 @@ class _Run:
     advance: Advance
     shape: Shape
     network: Any
-    module: Any
+    objective: Any
     optimiser: Any
     streams: dict[str, Stream]
     plan: Plan
@@ -155,11 +155,23 @@ def _start(
     network.train()
     optimiser = _optimiser(network, recipe)
     state = resume(place / "checkpoint", network, optimiser)
-    module, optimiser = crew.wrap(network, optimiser)
+    objective, optimiser = crew.wrap(Objective(network), optimiser)
     files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
     validation = validation_streams(files, recipe.validation_tokens, tokenizer)
     return _Run(
-        recipe, out, advance, shape, network, module, optimiser, streams, plan, validation, state, crew, tokenizer_file
+        recipe,
+        out,
+        advance,
+        shape,
+        network,
+        objective,
+        optimiser,
+        streams,
+        plan,
+        validation,
+        state,
+        crew,
+        tokenizer_file,
     )
 
 
@@ -186,12 +198,15 @@ def _tokenizer(
     if recipe.tokenizer:
         file = (base / recipe.tokenizer).expanduser()
         return file / "tokenizer.json" if file.is_dir() else file
+    tiers = recipe.tokenizer_tiers or recipe.tiers
+    if beyond := set(tiers) - set(recipe.tiers):
+        raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
     folder = place / "tokenizer"
     if crew.leads and not (folder / DOCUMENTS).exists():
         remove_tree(folder)
         learned = train_tokenizer(
             corpus,
-            tiers=sorted(permit.tiers),
+            tiers=tiers,
             vocabulary=recipe.vocabulary or find_preset(recipe.preset).vocabulary,
             out=folder,
             advance=advance,
@@ -266,7 +281,7 @@ def _step(run: _Run) -> float:
         for first in range(start, start + mine, shape.micro):
             places = range(first, min(first + shape.micro, start + mine))
             ids = torch.from_numpy(run.plan.batch(run.streams, places, shape.length).astype(np.int64))
-            loss = _loss(run.module, ids) * (len(places) / mine)
+            loss = run.objective(ids) * (len(places) / mine)
             run.crew.backward(loss)
             total += loss.detach().float()
         norm = torch.nn.utils.clip_grad_norm_(run.network.parameters(), run.recipe.clip)
@@ -279,11 +294,6 @@ def _step(run: _Run) -> float:
         raise SiloError("training-diverged", f"the loss is {mean} at step {state.step}")
     run.optimiser.step()
     return mean
-
-
-def _loss(network: Any, ids: torch.Tensor) -> torch.Tensor:
-    logits = network(input_ids=ids[:, :-1], use_cache=False).logits
-    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), ids[:, 1:].reshape(-1))
 
 
 def _finish(run: _Run, corpus: Corpus, permit: Permit) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""The training loss without ever holding all logits: head, softmax and their gradients in one pass over small chunks.
+
+A plain loop writes tokens x vocabulary logits to memory and reads them back four times. A chunk of rows stays in the
+processor's cache instead, and the gradients are ready when the loss is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+_CHUNK_LOGITS = 1 << 22
+
+
+class Objective(nn.Module):
+    """A causal LM as a function from rows of tokens to the mean loss of predicting each from those before it."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.network.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        flat = hidden.reshape(-1, hidden.shape[-1]), self.network.lm_head.weight, ids[:, 1:].reshape(-1)
+        loss: torch.Tensor = _HeadLoss.apply(*flat)  # type: ignore[no-untyped-call]
+        return loss
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Mean cross-entropy of hidden @ weight.T against the targets, softmax in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        rows = max(1, _CHUNK_LOGITS // weight.shape[0])
+        to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        for first in range(0, len(targets), rows):
+            part, wanted = hidden[first : first + rows], targets[first : first + rows, None]
+            logits = (part @ weight.t()).float()
+            scale = logits.logsumexp(1, keepdim=True)
+            total += (scale - logits.gather(1, wanted)).sum()
+            gradient = logits.sub_(scale).exp_()
+            gradient.scatter_add_(1, wanted, torch.full_like(scale, -1.0))
+            gradient = gradient.to(weight.dtype)
+            torch.mm(gradient, weight, out=to_hidden[first : first + rows])
+            to_weight.addmm_(gradient.t(), part)
+        ctx.save_for_backward(to_hidden, to_weight)
+        ctx.count = len(targets)
+        return total / len(targets)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        to_hidden, to_weight = ctx.saved_tensors
+        scale = (factor / ctx.count).to(to_hidden.dtype)
+        return to_hidden * scale, to_weight * scale, None
