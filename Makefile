@@ -3,7 +3,7 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint types check demo bench reliability clean help
+.PHONY: setup test lint types check demo bench models reliability clean help
 
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -34,9 +34,17 @@ demo: setup ## build a corpus from the Python packages on this machine and repor
 bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/dedup.py
 	$(BIN)/python benchmarks/corpus.py
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/suffix.py
+	$(BIN)/python benchmarks/bm25.py
 
-reliability: setup ## kill builds over and over and compare the bytes
-	SILO_KILLS=60 $(BIN)/pytest tests/reliability -n 2
+reliability: setup ## kill builds and stores over and over, break disks, flip bytes, and compare
+	SILO_KILLS=60 SILO_STORE_KILLS=200 SILO_HISTORIES=200 SILO_FLIPS=1 $(BIN)/pytest tests/reliability -n 2 -s
+
+models: setup ## train the four models of the paper's comparison (about three hours, resumes) and write their table
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/sample.py
 
 clean: ## remove what demo and tests left behind
 	rm -rf silo-home build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -61,7 +61,9 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(SiloError, match="disk-full"), disk_errors(tmp_path):
         raise OSError(errno.ENOSPC, "no space")
     with pytest.raises(OSError, match="other"), disk_errors(tmp_path):
-        raise OSError(errno.EIO, "other")
+        raise OSError(errno.EBADF, "other")
+    with pytest.raises(SiloError, match="disk-failed"), disk_errors(tmp_path):
+        raise OSError(errno.EIO, "broken")
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ CODES: dict[str, Kind] = {
     "model-unknown-data": Kind(ExitStatus.REFUSED, "only a model trained by `silo lm train` can say what it has seen"),
     "training-diverged": Kind(ExitStatus.RESOURCES, "lower the learning rate; the last good checkpoint is kept"),
     "codec-invalid": Kind(ExitStatus.DAMAGED, "learn the codec again with `silo lm codec`"),
+    "not-a-store": Kind(_INPUT, "give a directory made by `silo store create`"),
+    "store-damaged": Kind(ExitStatus.DAMAGED, "restore the store from a copy, or make it again: files were changed"),
+    "store-mismatch": Kind(ExitStatus.REFUSED, "use the model and codec that the store was made with"),
+    "disk-failed": Kind(ExitStatus.RESOURCES, "check the disk, then run again: nothing acknowledged is lost"),
+    "search-missing": Kind(_USAGE, "the store was made without that search: see `silo store create --search`"),
+    "search-unfit": Kind(ExitStatus.DAMAGED, "the codec does not suit these documents: learn one with more bytes"),
+    "receipt-invalid": Kind(
+        ExitStatus.DAMAGED, "the receipt was changed or was signed by another key: ask for it again"
+    ),
     "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
     "disk-full": Kind(ExitStatus.RESOURCES, "free some space and run the same command again: it resumes"),

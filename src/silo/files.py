@@ -54,11 +54,48 @@ def sync_directory(path: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that after a crash it holds either all of `data` or what it held before."""
     partial = path.with_name(path.name + ".partial")
-    with disk_errors(path), partial.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_durably(partial, data)
     commit(partial, path)
+
+
+def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
+    """Write a file from the beginning; its bytes are on the disk when this returns, its name is not yet."""
+    _write(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, pieces)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file whole and durably that nobody but its owner may ever read."""
+    partial = path.with_name(path.name + ".partial")
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    write_durably(partial, data)
+    commit(partial, path)
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """Add to the end of a file; its bytes are on the disk when this returns."""
+    _write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (data,))
+
+
+def _write(path: Path, flags: int, pieces: tuple[bytes | memoryview, ...]) -> None:
+    with disk_errors(path):
+        handle = os.open(path, flags, 0o644)
+        try:
+            for piece in pieces:
+                rest = memoryview(piece).cast("B")
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there."""
+    with disk_errors(path):
+        path.unlink(missing_ok=True)
 
 
 def commit(partial: Path, final: Path) -> None:
@@ -84,13 +121,18 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise SiloError("disk-full", f"no space left while writing {path}") from error
         if isinstance(error, PermissionError):
             raise SiloError("input-unreadable", f"not allowed to write {path}") from error
+        if error.errno == errno.EIO:
+            raise SiloError("disk-failed", f"the disk failed while writing {path}") from error
         raise
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a small JSON file atomically, indented for people, with sorted keys."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_atomic(path, (text + "\n").encode())
+    write_atomic(path, _indented(value))
+
+
+def _indented(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
@@ -106,16 +148,19 @@ def write_manifest(directory: Path, content: dict[str, Any]) -> str:
 
 
 def read_manifest(directory: Path, code: str) -> dict[str, Any]:
-    """Read and check a manifest; `code` is the error for a directory that has none."""
+    """Read and check a manifest, every byte of it; `code` is the error for a directory that has none."""
     path = directory / MANIFEST
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise SiloError(code, f"{directory} has no {MANIFEST}") from None
-    except ValueError:
+    try:
+        content = json.loads(data)
+        whole = _indented(content) == data
+    except (ValueError, RecursionError):
         raise SiloError("corpus-damaged", f"{path} is not valid JSON") from None
     mark = content.pop("fingerprint", None) if isinstance(content, dict) else None
-    if mark is None or mark != fingerprint(content):
+    if not whole or mark is None or mark != fingerprint(content):
         raise SiloError("corpus-damaged", f"{path} does not match its own fingerprint")
     content["fingerprint"] = mark
     return dict(content)
@@ -142,6 +187,29 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+class SharedLock:
+    """A lock file held together with others until `close` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def is_held(path: Path) -> bool:
+    """True while anybody holds the lock file."""
+    try:
+        with exclusive(path):
+            return False
+    except SiloError:
+        return True
 
 
 def hold_shared(path: Path) -> None:

@@ -12,11 +12,10 @@ from silo.corpus.opened import Corpus
 from silo.datastore.codec import Codec, CodecSettings
 from silo.inference.codec import learn_codec
 from silo.lm.audit import verify_model
-from silo.lm.encode import document_keys
+from silo.lm.encode import DocumentEncoder, document_keys
 from silo.lm.firewall import what_it_shaped
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network
-from silo.lm.scoring import Windows
 from silo.lm.tokenizer import byte_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
@@ -54,26 +53,28 @@ def test_a_codec_is_learned_from_permitted_text_and_listed(model: Path, corpus: 
     assert again.fingerprint == codec.fingerprint
 
 
-def test_keys_do_not_depend_on_batch_or_threads(model: Path) -> None:
-    opened = LanguageModel.open(model)
-    ids = np.concatenate(
-        [np.array([256], dtype=np.uint32), np.random.default_rng(0).integers(0, 256, 500, dtype=np.uint32)]
-    )
-    windows = Windows(64, 32)
-    expected, values = document_keys(opened, ids, windows, batch=1)
-    assert values.tolist() == ids[1:].tolist()
-    assert np.isfinite(expected).all()
-    for batch, threads in ((3, 1), (16, 1), (4, 2)):
+def test_keys_do_not_depend_on_batch_mates_order_or_threads(model: Path) -> None:
+    encoder = DocumentEncoder(LanguageModel.open(model))
+    rng = np.random.default_rng(0)
+    documents = [
+        np.concatenate([np.array([256], dtype=np.uint32), rng.integers(0, 256, size, dtype=np.uint32)])
+        for size in (1, 40, 63, 64, 65, 100, 100, 200, 500, 701)
+    ]
+    alone = [next(encoder.keys([ids])) for ids in documents]
+    assert [len(keys) for keys in alone] == [len(ids) - 1 for ids in documents]
+    assert all(np.isfinite(keys).all() for keys in alone)
+    for threads in (1, 2):
         torch.set_num_threads(threads)
-        found, _ = document_keys(opened, ids, windows, batch=batch)
-        assert (found == expected).all()
+        for order in (range(10), range(9, -1, -1), rng.permutation(10)):
+            together = encoder.keys([documents[at] for at in order])
+            assert all((keys == alone[at]).all() for at, keys in zip(order, together, strict=True))
     torch.set_num_threads(1)
 
 
 def test_a_key_is_the_state_after_its_prefix(model: Path) -> None:
     opened = LanguageModel.open(model)
     ids = np.array([256, *b"hello world"], dtype=np.uint32)
-    keys, _ = document_keys(opened, ids, Windows(64, 32))
+    keys, _ = document_keys(opened, ids)
     with torch.inference_mode():
         for at in range(len(ids) - 1):
             hidden = opened.forward(torch.from_numpy(ids[: at + 1].astype(np.int64)).unsqueeze(0)).hidden[0, -1]

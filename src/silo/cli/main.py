@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, doctor, lm
+from silo.cli import corpus, doctor, lm, receipt, store
 from silo.errors import ExitStatus, SiloError
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
@@ -40,6 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     nouns = parser.add_subparsers(dest="noun", metavar="COMMAND", required=True)
     corpus.add_commands(nouns, common)
     lm.add_commands(nouns, common)
+    store.add_commands(nouns, common)
+    receipt.add_commands(nouns, common)
     doctor.add_command(nouns, common)
     return parser
 

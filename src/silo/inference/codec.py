@@ -20,10 +20,9 @@ from silo.corpus.units import Advance
 from silo.datastore.codec import Codec, CodecSettings
 from silo.errors import SiloError
 from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
-from silo.lm.encode import Keys, document_keys
+from silo.lm.encode import DocumentEncoder, Keys
 from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
 from silo.lm.model import LanguageModel, file_checksums, open_manifest
-from silo.lm.scoring import Windows
 
 FOLDER = "codec"
 _KEYS_PER_DOCUMENT = 256
@@ -35,7 +34,6 @@ def learn_codec(
     settings: CodecSettings,
     *,
     keys: int = 200_000,
-    windows: Windows | None = None,
     advance: Advance = lambda *_: None,
 ) -> Codec:
     """Learn a codec from permitted documents of the corpus and put it into the model directory.
@@ -46,15 +44,14 @@ def learn_codec(
     training = manifest.get("training", {})
     permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
     model = LanguageModel.open(model_root)
-    length = min(model.context, 512)
-    sample, seen = _sample(model, corpus, permit, keys, windows or Windows(length, length // 2), advance)
+    sample, seen = _sample(DocumentEncoder(model), corpus, permit, keys, advance)
     codec = Codec.learn(sample, settings, advance=advance)
     _install(model_root, manifest, codec, seen)
     return codec
 
 
 def _sample(
-    model: LanguageModel, corpus: Corpus, permit: Permit, wanted: int, windows: Windows, advance: Advance
+    encoder: DocumentEncoder, corpus: Corpus, permit: Permit, wanted: int, advance: Advance
 ) -> tuple[Keys, list[tuple[str, bytes]]]:
     """Keys from all domains in proportion to their size; at most a few hundred per document."""
     shards = permitted(corpus, permit)
@@ -72,7 +69,7 @@ def _sample(
                 break
             if document is None:
                 continue
-            some = _some_keys(model, document.text, windows, min(room, _KEYS_PER_DOCUMENT), rng)
+            some = _some_keys(encoder, document.text, min(room, _KEYS_PER_DOCUMENT), rng)
             taken.append(some)
             seen.append((document.id, text_hash(document.text)))
             room -= len(some)
@@ -83,10 +80,11 @@ def _sample(
     return np.concatenate(taken), seen
 
 
-def _some_keys(model: LanguageModel, text: str, windows: Windows, most: int, rng: np.random.Generator) -> Keys:
-    (found,) = model.tokenizer.encode([text[: 16 * most]])
-    ids: Ids = np.concatenate([np.array([model.tokenizer.begin], dtype=np.uint32), found])
-    keys, _ = document_keys(model, ids, windows)
+def _some_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.random.Generator) -> Keys:
+    """Keys from the beginning of a document: about a quarter of what was encoded, so that neighbours are few."""
+    (found,) = encoder.tokenizer.encode([text[: 16 * most]])
+    ids: Ids = np.concatenate([np.array([encoder.tokenizer.begin], dtype=np.uint32), found])
+    (keys,) = encoder.keys([ids])
     chosen = np.sort(rng.permutation(len(keys))[:most])
     return keys[chosen]
 

@@ -27,9 +27,13 @@ class State:
     best_loss: float = math.inf
     worse: int = 0
 
-    def note_validation(self, losses: dict[str, float], tokens: int) -> bool:
-        """Remember a validation; True if it is the best so far."""
-        mean = sum(losses.values()) / len(losses)
+    def note_validation(self, losses: dict[str, float], tokens: int, *, choosing: set[str]) -> bool:
+        """Remember a validation; True if it is the best so far by the domains in `choosing` (all, if it has none).
+
+        A run chooses by the domains it trains on: text that may not train it has no say in which weights are kept.
+        """
+        counted = [loss for domain, loss in losses.items() if domain in choosing] or list(losses.values())
+        mean = sum(counted) / len(counted)
         self.validations.append({"tokens": tokens, "loss": mean, "domains": losses})
         if mean < self.best_loss:
             self.best_loss, self.best_step, self.worse = mean, self.step, 0

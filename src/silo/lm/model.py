@@ -77,12 +77,19 @@ class LanguageModel:
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
         """Logits [batch, length, vocabulary] and hidden states [batch, length, hidden size] of token ids."""
         if self.plain_head:
-            hidden = _body(self.network)(
-                input_ids=ids, attention_mask=attention_mask, use_cache=False
-            ).last_hidden_state
+            hidden = self._last_state(ids, attention_mask)
             return Output(self.network.get_output_embeddings()(hidden), hidden)
         answer = self.network(input_ids=ids, attention_mask=attention_mask, use_cache=False, output_hidden_states=True)
         return Output(answer.logits, answer.hidden_states[-1])
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """The hidden states of `forward`, without the cost of logits where the network allows it."""
+        return self._last_state(ids, None) if self.plain_head else self.forward(ids).hidden
+
+    def _last_state(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        answer = _body(self.network)(input_ids=ids, attention_mask=attention_mask, use_cache=False)
+        state: Tensor = answer.last_hidden_state
+        return state
 
     @property
     def hidden_size(self) -> int:

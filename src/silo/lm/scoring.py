@@ -7,18 +7,21 @@ tokens of context. A document begins with the beginning-of-text token, which is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from silo.corpus.text import MASK, normalise
 from silo.corpus.tokens import Ids, Tokenizer
 from silo.corpus.units import Advance
 from silo.errors import SiloError
 from silo.lm.model import LanguageModel
+
+_CHUNK_LOGITS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def window_starts(tokens: int, windows: Windows) -> Iterator[tuple[int, int]]:
 
 
 def score(
-    model: LanguageModel, text: Text, windows: Windows, *, batch: int = 8, advance: Advance = lambda *_: None
+    model: LanguageModel, text: Text, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
 ) -> Score:
     """Score a stream; the first token of all has no context and counts nowhere."""
     logs = token_log_probabilities(model, text.ids, windows, batch=batch, advance=advance)
@@ -117,10 +120,12 @@ def score(
 
 
 def token_log_probabilities(
-    model: LanguageModel, ids: Ids, windows: Windows, *, batch: int = 8, advance: Advance = lambda *_: None
+    model: LanguageModel, ids: Ids, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
 ) -> NDArray[np.float64]:
     """log P(token | what its window shows before it) for every token; 0 for the first of all."""
     logs = np.zeros(len(ids), dtype=np.float64)
+    if len(ids) < 2:
+        return logs
     places = list(window_starts(len(ids), windows))
     for first in range(0, len(places), batch):
         group = places[first : first + batch]
@@ -128,19 +133,36 @@ def token_log_probabilities(
         for at, (start, _) in enumerate(group):
             piece = ids[start : start + windows.length].astype(np.int64)
             rows[at, : len(piece)] = torch.from_numpy(piece)
-        values = _log_probabilities(model, rows)
+        spans = [(max(scored, 1) - start, min(windows.length, len(ids) - start)) for start, scored in group]
+        for (start, _), (begin, end), values in zip(group, spans, _log_probabilities(model, rows, spans), strict=True):
+            logs[start + begin : start + end] = values
         advance("score", first + len(group), len(places))
-        for at, (start, scored) in enumerate(group):
-            end = min(start + windows.length, len(ids))
-            begin = max(scored, 1)
-            logs[begin:end] = values[at, begin - start - 1 : end - start - 1]
     return logs
 
 
 @torch.inference_mode()
-def _log_probabilities(model: LanguageModel, rows: torch.Tensor) -> NDArray[np.float64]:
-    """log P of every token of each row but the first."""
-    logits = model.forward(rows).logits[:, :-1].float()
-    picked = logits.gather(2, rows[:, 1:].unsqueeze(2)).squeeze(2)
-    values: NDArray[np.float64] = (picked - logits.logsumexp(2)).double().numpy()
-    return values
+def _log_probabilities(
+    model: LanguageModel, rows: torch.Tensor, spans: list[tuple[int, int]]
+) -> list[NDArray[np.float64]]:
+    """log P of the tokens of one span of each row; the head runs on the states these need, a cache-sized part each."""
+    states, head = _states_and_head(model, rows)
+    size = max(1, _CHUNK_LOGITS // model.vocabulary)
+    found = []
+    for at, (begin, end) in enumerate(spans):
+        parts = [
+            _picked(head(states[at, first - 1 : last - 1]).float(), rows[at, first:last])
+            for first, last in ((first, min(first + size, end)) for first in range(begin, end, size))
+        ]
+        found.append(torch.cat(parts).double().numpy())
+    return found
+
+
+def _picked(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
+
+
+def _states_and_head(model: LanguageModel, rows: torch.Tensor) -> tuple[torch.Tensor, Callable[..., torch.Tensor]]:
+    """What is left to do per position: the head, or nothing where a network does more than apply it."""
+    if model.plain_head:
+        return model.hidden(rows), model.network.get_output_embeddings()
+    return model.forward(rows).logits, nn.Identity()

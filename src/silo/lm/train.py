@@ -37,6 +37,7 @@ from silo.lm.scoring import Text
 from silo.lm.tokenizer import train_tokenizer
 from silo.lm.validation import mean_losses, validation_streams
 from silo.recipe import TrainRecipe
+from silo.records import Tier
 
 FORMAT = "silo-training-1"
 
@@ -140,6 +141,7 @@ def _start(
     workers = len(os.sched_getaffinity(0))
     streams = prepare(corpus, permit, str(tokenizer_file), place / "tokens", advance=advance, workers=workers)
     if crew.leads:
+        corpus.verify()
         crew.wait()
     shape = Shape.of(recipe, recipe.context or preset.context, crew.world)
     weights = _weights(recipe, corpus)
@@ -210,7 +212,7 @@ def _tokenizer(
             vocabulary=recipe.vocabulary or find_preset(recipe.preset).vocabulary,
             out=folder,
             advance=advance,
-            reference=permit.reference,
+            reference=permit.reference and Tier.restricted in tiers,
         )
         np.save(folder / DOCUMENTS, seen_rows(learned.documents, TOKENIZER), allow_pickle=False)
     crew.wait()
@@ -251,7 +253,8 @@ def _loop(run: _Run, stop_after: int | None) -> bool:
         rate = (step - first) * run.shape.step_tokens / (time.perf_counter() - begun)
         run.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", step, run.shape.steps)
         if run.validation and (step % every["evaluate_every"] == 0 or step == run.shape.steps):
-            better = run.state.note_validation(mean_losses(run.network, run.validation, run.shape.length), tokens)
+            losses = mean_losses(run.network, run.validation, run.shape.length)
+            better = run.state.note_validation(losses, tokens, choosing=set(run.streams))
             if better and run.crew.leads:
                 save_weights(run.network, run.place / "best")
             if run.recipe.patience and run.state.worse >= run.recipe.patience:

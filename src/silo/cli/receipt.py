@@ -1,0 +1,70 @@
+"""`silo receipt verify`: checks a receipt on any machine, without the store, the network or a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from silo.cli import show
+from silo.errors import SiloError
+
+
+def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo receipt` and its verb."""
+    noun = nouns.add_parser("receipt", help="check the signed answer to an erasure")
+    verbs = noun.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_verify(verbs.add_parser("verify", parents=[common], help="is it genuine, and what does it show?"))
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("receipt", metavar="FILE", help="the receipt")
+    parser.add_argument("--key", metavar="FILE", help="the public key you trust; without it the receipt's own is used")
+    parser.add_argument("--log", metavar="FILE", help="a copy of the store's log.jsonl, which must hold the erasure")
+    parser.add_argument("--document", metavar="ID", help="the document the receipt should speak of; needs --salt")
+    parser.add_argument("--salt", metavar="HEX", help="the salt that came with the receipt for that document")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from silo.datastore.receipt import check_receipt, proves, read_receipt
+
+    if (arguments.document is None) != (arguments.salt is None):
+        raise SiloError("usage", "--document and --salt belong together")
+    key = _key_bytes(Path(arguments.key)) if arguments.key else None
+    receipt = read_receipt(Path(arguments.receipt))
+    findings = check_receipt(receipt, key=key, journal=Path(arguments.log) if arguments.log else None)
+    if arguments.document is not None:
+        if not proves(receipt, arguments.document, arguments.salt):
+            raise SiloError("receipt-invalid", "it does not speak of this document under this salt", _OTHER)
+        findings["document_proven"] = True
+    if arguments.json:
+        show.print_json(findings)
+    elif not arguments.quiet:
+        _show(findings)
+    return 0
+
+
+_OTHER = "check the id and the salt, or ask for the receipt of this document"
+
+
+def _key_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SiloError("input-missing", f"there is no key {path}") from None
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
+
+
+def _show(findings: dict[str, Any]) -> None:
+    lists = ("checks", "failed_checks", "models_that_list_it", "exclusions")
+    rows = {name: value for name, value in findings.items() if name not in lists}
+    rows["models_that_list_it"] = ", ".join(findings["models_that_list_it"]) or "none"
+    show.facts("the receipt is genuine", rows, as_json=False)
+    failed = findings["failed_checks"]
+    results = [[name, str(value), "failed" if name in failed else ""] for name, value in findings["checks"].items()]
+    show.table("checks made", ("check", "result", ""), results)
+    show.table("not covered", ("what",), [[words] for words in findings["exclusions"]])
+    if not findings["key_checked"]:
+        show.say("no --key was given: this shows that nothing was changed, not who signed it")

@@ -1,0 +1,312 @@
+"""`silo store create|add|list|stats|erase|allow|verify|digest|compact`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silo.cli import show
+from silo.errors import SiloError
+
+if TYPE_CHECKING:
+    from silo.datastore.selection import Selector
+    from silo.recipe import SourceRecipe
+    from silo.records import Document
+
+_LISTED = 20
+_SELECTORS = {
+    "document": "one document, by silo's id or the record's own",
+    "owner": "everything of an owner",
+    "source": "everything from a source",
+    "license": "everything under a licence",
+    "domain": "everything of a domain",
+    "query": "documents that contain this text (case and white space aside)",
+}
+
+
+def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo store` and its verbs."""
+    noun = nouns.add_parser("store", help="a datastore that can forget")
+    verbs = noun.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, add, text in (
+        ("create", _add_create, "an empty store for a model"),
+        ("add", _add_add, "put documents in"),
+        ("list", _add_list, "documents, all or some"),
+        ("stats", _add_stats, "sizes, searches, self-test"),
+        ("erase", _add_erase, "take documents out, exactly, with a receipt"),
+        ("allow", _add_allow, "let an erased document be added again"),
+        ("verify", _add_verify, "check every byte, bucket and digest"),
+        ("digest", _add_digest, "one value for the whole content"),
+        ("compact", _add_compact, "tidy up after an interrupted add"),
+    ):
+        parser = verbs.add_parser(name, parents=[common], help=text)
+        parser.add_argument("path", metavar="PATH", help="the store")
+        add(parser)
+
+
+def _add_create(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="the model that encodes its documents")
+    parser.add_argument("--search", default="knn,ngram,bm25", metavar="LIST", help="searches it offers")
+    parser.add_argument("--passage-tokens", type=int, default=0, metavar="N", help="length of a passage")
+    parser.set_defaults(run=_create)
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import create_store
+
+    store = create_store(
+        Path(arguments.path),
+        Path(arguments.model),
+        searches=[name.strip() for name in arguments.search.split(",") if name.strip()],
+        passage_tokens=arguments.passage_tokens,
+    )
+    found = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
+    show.facts("created", found, as_json=arguments.json)
+    return 0
+
+
+def _add_add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="sources as for `silo corpus build`")
+    parser.add_argument(
+        "--jsonl", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines; - for standard input"
+    )
+    parser.add_argument("--folder", metavar="DIR", help="a folder of text files")
+    parser.add_argument("--license", default="", help="licence of a folder's files; unknown without it")
+    parser.add_argument("--owner", default="", help="owner of a folder's files")
+    parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
+    parser.set_defaults(run=_add)
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from silo.inference.stores import open_store
+
+    sources, base = _sources(arguments)
+    store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
+    quarantined: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        advance = stack.enter_context(show.progress(quiet=arguments.quiet))
+        documents = _documents(stack, sources, base, quarantined)
+        done = store.add(documents, advance=advance)
+    found: dict[str, Any] = {
+        "read": done.read + len(quarantined),
+        "added": done.added,
+        "unchanged": done.unchanged,
+        "rejected": done.refused,
+        "quarantined": len(quarantined),
+        "reasons": dict(done.reasons),
+        "written_bytes": done.written_bytes,
+        "digest": store.digest(),
+    }
+    if arguments.json:
+        rejected = [asdict(item) for item in done.refusals]
+        show.print_json({**found, "rejected_documents": rejected, "quarantined_records": quarantined})
+    else:
+        show.facts(f"added to {arguments.path}", found, as_json=False)
+    return 0
+
+
+def _sources(arguments: argparse.Namespace) -> tuple[list[SourceRecipe], Path]:
+    from silo.recipe import CorpusRecipe, SourceRecipe, load_recipe
+
+    given = [name for name in ("recipe", "jsonl", "folder") if getattr(arguments, name)]
+    if len(given) != 1:
+        raise SiloError("usage", "give one of RECIPE.toml, --jsonl and --folder")
+    if arguments.recipe:
+        path = Path(arguments.recipe)
+        return list(load_recipe(path, CorpusRecipe).source), path.absolute().parent
+    if arguments.jsonl:
+        return [SourceRecipe("jsonl", tuple(arguments.jsonl))], Path.cwd()
+    paths = tuple(show.literal_paths([arguments.folder]))
+    return [SourceRecipe("folder", paths, license=arguments.license, owner=arguments.owner)], Path.cwd()
+
+
+def _documents(
+    stack: ExitStack, sources: list[SourceRecipe], base: Path, quarantined: list[dict[str, Any]]
+) -> Iterator[Document]:
+    """Every readable record with its verdict; unreadable ones are noted and left out."""
+    from dataclasses import replace
+
+    from silo.corpus.sources import plan, read
+    from silo.corpus.stages import judge
+    from silo.recipe import Limits
+    from silo.records import Candidate, Right
+
+    limits = Limits()
+    for source in sources:
+        if source.kind == "jsonl" and "-" in source.paths:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stdin.jsonl"
+            place.write_bytes(sys.stdin.buffer.read())
+            source = replace(source, paths=tuple(str(place) if path == "-" else path for path in source.paths))
+        deny = tuple(map(Right, source.deny))
+        for part in plan(source, base):
+            for item in read(part, limits):
+                if isinstance(item, Candidate):
+                    yield judge(item, deny)
+                else:
+                    quarantined.append(item.as_json())
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    _add_selectors(parser)
+    parser.set_defaults(run=_list)
+
+
+def _add_selectors(parser: argparse.ArgumentParser) -> None:
+    for name, text in _SELECTORS.items():
+        parser.add_argument(f"--{name}", default="", metavar="X", help=text)
+
+
+def _selector(arguments: argparse.Namespace) -> Selector:
+    from silo.datastore.selection import Selector
+
+    return Selector(**{name: getattr(arguments, name) for name in _SELECTORS})
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    selector = _selector(arguments)
+    store = open_store(Path(arguments.path))
+    _show_documents(store.documents(selector if selector else None), as_json=arguments.json)
+    return 0
+
+
+def _show_documents(documents: Iterator[Document] | list[Document], *, as_json: bool) -> None:
+    rows = [_row(document) for document in documents]
+    if as_json:
+        show.print_json(rows)
+        return
+    columns = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
+    show.table(f"{len(rows):,} documents", columns, [[row[name] for name in columns] for row in rows[:_LISTED]])
+    if len(rows) > _LISTED:
+        show.say(f"and {len(rows) - _LISTED:,} more; --json lists all of them")
+
+
+def _row(document: Document) -> dict[str, Any]:
+    names = ("id", "external_id", "source", "owner", "domain", "license")
+    return {
+        **{name: getattr(document, name) for name in names},
+        "tier": str(document.tier),
+        "characters": len(document.text),
+    }
+
+
+def _add_stats(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_stats)
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    store = open_store(Path(arguments.path))
+    show.facts(arguments.path, store.stats(), as_json=arguments.json)
+    return 0
+
+
+def _add_erase(parser: argparse.ArgumentParser) -> None:
+    _add_selectors(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only list what would go")
+    parser.add_argument("--copies", action="store_true", help="also find copies: the owner's go too, others are listed")
+    parser.add_argument("--may-return", action="store_true", help="do not keep the documents from being added again")
+    parser.add_argument("--salts", metavar="FILE", help="write the owner's salts here")
+    parser.set_defaults(run=_erase)
+
+
+def _erase(arguments: argparse.Namespace) -> int:
+    from silo.datastore.erasing import selected
+    from silo.files import write_json
+    from silo.inference.stores import open_store
+
+    selector = _selector(arguments)
+    if not selector:
+        raise SiloError("usage", f"say what to erase: {', '.join('--' + name for name in _SELECTORS)}")
+    store = open_store(Path(arguments.path))
+    if arguments.dry_run:
+        going = selected(store, selector)
+        if arguments.json:
+            show.print_json({"dry_run": True, "documents": [_row(document) for document in going]})
+        else:
+            _show_documents(going, as_json=False)
+        return 0
+    done = store.erase(selector, suppress=not arguments.may_return, copies=arguments.copies)
+    if arguments.salts and done.salts:
+        write_json(Path(arguments.salts), done.salts)
+    found: dict[str, Any] = {
+        "documents": list(done.documents),
+        "accepted_ms": done.accepted_ms,
+        "done_ms": done.done_ms,
+        "receipt": str(done.receipt) if done.receipt else None,
+        "copies": [copy.as_json() for copy in done.copies],
+        "digest": store.digest(),
+    }
+    if arguments.json:
+        show.print_json({**found, "salts": done.salts})
+        return 0
+    show.facts(f"erased from {arguments.path}", {**found, "documents": len(done.documents)}, as_json=False)
+    if done.salts and not arguments.salts:
+        show.say("the owner's salts were not written: use --salts FILE or --json to hand them out")
+    return 0
+
+
+def _add_allow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--document", required=True, metavar="ID", help="silo's id of the document")
+    parser.set_defaults(run=_allow)
+
+
+def _allow(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    lifted = open_store(Path(arguments.path)).allow(arguments.document)
+    show.facts(arguments.path, {"document": arguments.document, "was_kept_out": lifted}, as_json=arguments.json)
+    return 0
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keys", action="store_true", help="encode every document again, with the store's model")
+    parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    model = Path(arguments.model) if arguments.model else None
+    store = open_store(Path(arguments.path), model, encoding=arguments.keys)
+    with show.progress(quiet=arguments.quiet) as advance:
+        found = store.verify(keys=arguments.keys, advance=advance)
+    show.facts(arguments.path, found.as_json(), as_json=arguments.json)
+    return 4 if found.problems else 0
+
+
+def _add_digest(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_digest)
+
+
+def _digest(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    digest = open_store(Path(arguments.path)).digest()
+    if arguments.json:
+        show.print_json({"digest": digest})
+    else:
+        print(digest)
+    return 0
+
+
+def _add_compact(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_compact)
+
+
+def _compact(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    freed = open_store(Path(arguments.path)).compact()
+    show.facts(arguments.path, {"freed_bytes": freed}, as_json=arguments.json)
+    return 0

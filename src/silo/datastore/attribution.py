@@ -1,0 +1,58 @@
+"""Every row of a search is traced to a document: bucket and place -> document, position in it, and token."""
+
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.datastore.bucket import Bucket
+
+_SHIFT = 8
+Numbers = NDArray[np.int64]
+
+
+class TokenTable:
+    """The tokens and documents of all buckets of a view, laid out for fast look-up."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        sizes = [len(bucket.tokens) for bucket in buckets]
+        self._bases = np.cumsum([0, *sizes]).astype(np.int64)
+        kind = buckets[0].tokens.dtype if buckets else np.dtype("<u2")
+        self._tokens = np.empty(int(self._bases[-1]), dtype=kind)
+        firsts: list[Numbers] = []
+        for bucket, base in zip(buckets, self._bases, strict=False):
+            self._tokens[base : base + len(bucket.tokens)] = bucket.tokens
+            firsts.append(bucket.index["first"].astype(np.int64) + base)
+        self._firsts: Numbers = np.concatenate([*firsts, self._bases[-1:]])
+        marks = np.arange(0, int(self._bases[-1]) + 1, 1 << _SHIFT)
+        self._hints: Numbers = np.searchsorted(self._firsts, marks, side="right") - 1
+
+    def look_up(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers, Numbers]:
+        """Numbers of documents (-1 for bucket -1), positions within them, and tokens; in the shape given."""
+        found = np.empty((3, buckets.size), dtype=np.int64)
+        _look_up(buckets.ravel(), places.ravel(), self._bases, self._firsts, self._hints, self._tokens, found)
+        rows, positions, values = found.reshape(3, *buckets.shape)
+        return rows, positions, values
+
+
+@numba.njit(cache=True, nogil=True)
+def _look_up(
+    buckets: Any, places: Any, bases: Numbers, firsts: Numbers, hints: Numbers, tokens: Any, found: Numbers
+) -> None:
+    for at in range(len(buckets)):
+        if buckets[at] < 0:
+            found[0, at] = found[1, at] = found[2, at] = -1
+            continue
+        place = bases[buckets[at]] + np.int64(places[at])
+        row = hints[place >> _SHIFT]
+        while firsts[row + 1] <= place:
+            row += 1
+        found[0, at] = row
+        found[1, at] = place - firsts[row]
+        found[2, at] = tokens[place]

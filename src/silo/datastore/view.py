@@ -1,0 +1,259 @@
+"""One generation of a store, opened for reading: only live, allowed rows ever come back from its searches.
+
+A view never changes. It holds a shared lock named after its generation, so that an erasure can wait until nobody
+reads what was erased, and everything it derives from the buckets is derived once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from silo.datastore.attribution import TokenTable
+from silo.datastore.bucket import Bucket
+from silo.datastore.generation import BUCKETS, Generation
+from silo.datastore.nearest_rows import RowSearch, SearchTables
+from silo.datastore.passages import Allowed as AllowedPassages
+from silo.datastore.passages import PassageSearch
+from silo.datastore.sections import key_rows, passage_arrays, suffix_text
+from silo.datastore.selection import EVERYTHING, Mask, Policy, Selector
+from silo.datastore.suffixes import Match, Statistics, SuffixSearch
+from silo.datastore.words import terms
+from silo.files import SharedLock
+from silo.records import Document
+
+EXACT_ROWS = 50_000
+"""With no more allowed rows than this every row is compared."""
+ROWS_PER_NEIGHBOUR = 2
+_POLICIES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """The nearest rows of each key [keys, k], by distance, then document and position.
+
+    `rows` are numbers of documents among `names`, -1 where fewer than k were found (`distances` inf there);
+    `positions` count the tokens of the document before the value; `values` are next tokens.
+    """
+
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    values: NDArray[np.int64]
+    distances: NDArray[np.float32]
+    names: NDArray[np.void]
+
+    def documents(self, key: int) -> list[str]:
+        """The documents behind the neighbours of one key, nearest first."""
+        return _ids(self.names, self.rows[key])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Following:
+    """What follows the longest known suffix of a prefix, and where: see `Continuations` for the counts.
+
+    `rows` (of `names`) and `positions` tell where the next tokens of the first occurrences are.
+    """
+
+    length: int
+    tokens: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    total: int
+    ends: int
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    values: NDArray[np.int64]
+    names: NDArray[np.void]
+
+    def documents(self) -> list[str]:
+        """The documents of the occurrences."""
+        return _ids(self.names, self.rows)
+
+
+def _ids(names: NDArray[np.void], rows: NDArray[np.int64]) -> list[str]:
+    return [names[row].tobytes().hex() for row in rows if row >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage that was found: its document, its tokens there (`first` to `end`), and its score."""
+
+    document: str
+    row: int
+    first: int
+    end: int
+    score: float
+    tokens: NDArray[np.uint32]
+
+
+class _Allowed:
+    """Which documents of each bucket a policy allows, in the form each search wants; None where all are."""
+
+    def __init__(self, buckets: Sequence[Bucket], masks: Sequence[Mask]) -> None:
+        self.masks = [None if mask.all() else mask for mask in masks]
+        self.everything = all(mask is None for mask in self.masks)
+        self._buckets = buckets
+        self.rows = sum(
+            int((bucket.index["tokens"][mask].astype(np.int64) - 1).sum())
+            for bucket, mask in zip(buckets, masks, strict=True)
+        )
+        self.passages: AllowedPassages | None = None
+
+    @cached_property
+    def places(self) -> list[NDArray[np.uint8] | None] | None:
+        """One bit per token of each bucket."""
+        if self.everything:
+            return None
+        return [
+            None if mask is None else np.packbits(np.repeat(mask, bucket.index["tokens"]), bitorder="little")
+            for bucket, mask in zip(self._buckets, self.masks, strict=True)
+        ]
+
+
+class View:
+    """An opened generation. `dead` are documents that are being erased: no answer shows them any more."""
+
+    def __init__(
+        self, root: Path, generation: Generation, buckets: list[Bucket], dead: frozenset[bytes], before: View | None
+    ) -> None:
+        self.generation = generation
+        self.buckets = buckets
+        self.dead = dead
+        self._lock = SharedLock(root / "readers" / generation.fingerprint[:32])
+        self._guard = Lock()
+        self._policies: dict[Policy, _Allowed] = {}
+        known = before._rows if before else None
+        self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
+        self._starts = np.cumsum([0, *map(len, buckets)])
+
+    def close(self) -> None:
+        """Let go of the generation."""
+        self._lock.close()
+
+    def allowed(self, policy: Policy) -> _Allowed:
+        """What a policy allows of the live documents."""
+        with self._guard:
+            found = self._policies.get(policy)
+            if found is None:
+                found = _Allowed(self.buckets, [self._live(bucket) & policy.allows(bucket) for bucket in self.buckets])
+                if len(self._policies) >= _POLICIES:
+                    self._policies.pop(next(iter(self._policies)))
+                self._policies[policy] = found
+        return found
+
+    def _live(self, bucket: Bucket) -> Mask:
+        mask = np.ones(len(bucket), dtype=np.bool_)
+        for row in map(bucket.find, self.dead):
+            if row >= 0:
+                mask[row] = False
+        return mask
+
+    def documents(self, selector: Selector | None = None) -> Iterator[Document]:
+        """The live documents a selector means, all of them without one, in the order of their ids."""
+        for bucket in self.buckets:
+            live = self._live(bucket)
+            rows = range(len(bucket)) if selector is None else selector.rows(bucket)
+            yield from (bucket.document(row) for row in rows if live[row])
+
+    def document(self, row: int) -> Document:
+        """The document behind a row of `Neighbours` or a `Passage`."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.buckets[number].document(row - int(self._starts[number]))
+
+    @cached_property
+    def names(self) -> NDArray[np.void]:
+        """The ids of all documents; rows of answers are numbers in it."""
+        held = [bucket.index["id"] for bucket in self.buckets]
+        return np.concatenate([np.empty(0, dtype="V16"), *held])
+
+    def row_search(self, tables: SearchTables) -> RowSearch:
+        """The token search; `tables` are those of the store's codec."""
+        with self._guard:
+            if self._rows is None:
+                self._rows = RowSearch(tables, [key_rows(bucket) for bucket in self.buckets])
+            return self._rows
+
+    @cached_property
+    def _token_table(self) -> TokenTable:
+        return TokenTable(self.buckets)
+
+    @cached_property
+    def _suffixes(self) -> SuffixSearch:
+        return SuffixSearch([suffix_text(bucket) for bucket in self.buckets], self.generation.config.begin)
+
+    @cached_property
+    def _passages(self) -> PassageSearch:
+        return PassageSearch([passage_arrays(bucket) for bucket in self.buckets])
+
+    def search(
+        self, tables: SearchTables, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int
+    ) -> Neighbours:
+        """The nearest allowed rows of each key. Few allowed rows are compared one by one."""
+        allowed = self.allowed(policy)
+        if allowed.rows <= EXACT_ROWS:
+            probes = tables.codec.settings.lists
+        found = self.row_search(tables).search(
+            keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k
+        )
+        rows, positions, values = self._token_table.look_up(found.buckets, found.places)
+        return Neighbours(rows, positions, values, found.distances, self.names)
+
+    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Following:
+        """What follows the longest known suffix of a prefix in allowed documents."""
+        found = self._suffixes.continuations(prefix, allowed=self.allowed(policy).places, **limits)
+        where = self._token_table.look_up(found.buckets, found.places)
+        return Following(found.length, found.tokens, found.counts, found.total, found.ends, *where, self.names)
+
+    def longest_match(self, ids: Sequence[int], policy: Policy = EVERYTHING) -> Match:
+        """The longest suffix of `ids` that occurs in an allowed document."""
+        return self._suffixes.longest_match(ids, self.allowed(policy).places)
+
+    def statistics(self, ids: Sequence[int], start: int = 0, policy: Policy = EVERYTHING) -> Statistics:
+        """What `continuations` would say before each of `ids[start:]`."""
+        return self._suffixes.continuations_of(ids, start, allowed=self.allowed(policy).places)
+
+    def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
+        """The best allowed passages for the words of a text."""
+        allowed = self.allowed(policy)
+        if allowed.passages is None:
+            masks = [
+                None if mask is None else mask[bucket.sections["passages.documents"]]
+                for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
+            ]
+            allowed.passages = self._passages.allow(masks)
+        found = self._passages.search(terms(text), k, allowed=allowed.passages)
+        places = zip(found.buckets.tolist(), found.passages.tolist(), found.scores.tolist(), strict=True)
+        return [self._passage(*place) for place in places]
+
+    def _passage(self, number: int, passage: int, score: float) -> Passage:
+        bucket = self.buckets[number]
+        names = ("passages.documents", "passages.firsts", "passages.ends")
+        row, first, end = (int(bucket.sections[name][passage]) for name in names)
+        start = int(bucket.index[row]["first"]) + 1
+        tokens = bucket.tokens[start + first : start + end].astype(np.uint32)
+        whole = int(self._starts[number]) + row
+        return Passage(self.names[whole].tobytes().hex(), whole, first, end, score, tokens)
+
+
+def open_view(root: Path, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:
+    """Open a generation; buckets that `before` has open already are not read again."""
+    known: Mapping[tuple[str, str], Bucket] = {}
+    if before is not None:
+        entries = before.generation.buckets
+        known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
+    folder = root / "data" / BUCKETS
+    files = generation.files()
+
+    def opened(prefix: str) -> Bucket:
+        mark = generation.buckets[prefix].sha256
+        return known.get((prefix, mark)) or Bucket.open(prefix, folder / files[prefix], mark)
+
+    with ThreadPoolExecutor(4) as pool:
+        buckets = list(pool.map(opened, sorted(generation.buckets)))
+    return View(root, generation, buckets, dead, before)

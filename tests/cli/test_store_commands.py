@@ -1,0 +1,120 @@
+"""The store's commands as a script sees them: from an empty store to a receipt that can be checked offline."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from silo.cli import main
+from silo.records import document_id
+from tests.conftest import record, words, write_jsonl
+from tests.datastore.small import tree
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with a codec, trained on permitted text."""
+    place = tmp_path_factory.mktemp("model")
+    train = [record(f"t{number}", words(number, 60), license="CC0-1.0") for number in range(8)]
+    write_jsonl(place / "train.jsonl", train)
+    assert main(["corpus", "build", "--jsonl", str(place / "train.jsonl"), "--out", str(place / "c"), "--quiet"]) == 0
+    (place / "lm.toml").write_text(
+        'corpus = "c"\ntiers = ["pd"]\nvocabulary = 300\ncontext = 64\nmax_tokens = 512\nbatch_tokens = 128\n'
+    )
+    assert main(["lm", "train", str(place / "lm.toml"), "--out", str(place / "lm"), "--quiet", "--json"]) == 0
+    codec = ["lm", "codec", str(place / "lm"), "--corpus", str(place / "c"), "--lists", "8", "--bytes", "8"]
+    assert main([*codec, "--keys", "1000", "--quiet"]) == 0
+    return place / "lm"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str, status: int = 0) -> Any:
+        assert main([*arguments, "--json"]) == status
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    kept = [record(f"k{n}", words(500 + n, 50), license="", owner="keeper", domain="mail") for n in range(6)]
+    gone = [record(f"g{n}", words(700 + n, 50), license="", owner="goer", domain="books") for n in range(3)]
+    return {
+        "all": write_jsonl(tmp_path / "all.jsonl", [*kept, *gone]),
+        "kept": write_jsonl(tmp_path / "kept.jsonl", kept),
+    }
+
+
+def test_a_store_from_creation_to_receipt(model: Path, files: dict[str, Path], tmp_path: Path, run: Any) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    assert run("store", "create", one, "--model", str(model))["searches"] == "knn, ngram, bm25"
+    added = run("store", "add", one, "--jsonl", str(files["all"]))
+    assert (added["read"], added["added"], added["rejected"]) == (9, 9, 0)
+    assert run("store", "add", one, "--jsonl", str(files["all"]))["unchanged"] == 9
+    assert len(run("store", "list", one, "--owner", "goer")) == 3
+    assert run("store", "stats", one)["documents"] == 9
+    listed = run("store", "erase", one, "--owner", "goer", "--dry-run")
+    assert len(listed["documents"]) == 3
+    assert run("store", "stats", one)["documents"] == 9
+    erased = run("store", "erase", one, "--document", "g1", "--salts", str(tmp_path / "salts.json"))
+    assert erased["documents"] == [document_id("test", "g1")]
+    assert erased["accepted_ms"] < erased["done_ms"]
+    salts = json.loads((tmp_path / "salts.json").read_text())
+    proof = [
+        "receipt",
+        "verify",
+        erased["receipt"],
+        "--key",
+        f"{one}/keys/receipts.pem.pub",
+        "--log",
+        f"{one}/log.jsonl",
+    ]
+    assert run(*proof)["valid"]
+    ((name, salt),) = salts.items()
+    assert run(*proof, "--document", name, "--salt", salt)["valid"]
+    content = json.loads(Path(erased["receipt"]).read_text())
+    assert [(item["name"], item["listed"]) for item in content["models"]] == [("lm", False)]
+    run("store", "erase", one, "--owner", "goer")
+    run("store", "create", other, "--model", str(model))
+    run("store", "add", other, "--jsonl", str(files["kept"]))
+    assert tree(Path(one) / "data") == tree(Path(other) / "data")
+    assert run("store", "digest", one) == run("store", "digest", other)
+    assert run("store", "verify", one, "--keys")["problems"] == []
+    again = run("store", "add", one, "--jsonl", str(files["all"]))
+    assert (again["rejected"], again["reasons"]) == (3, {"suppressed": 3})
+    assert run("store", "allow", one, "--document", name)["was_kept_out"] is True
+    assert run("store", "compact", one)["freed_bytes"] == 0
+
+
+def test_stdin_folders_and_bad_lines(model: Path, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "s")
+    run("store", "create", path, "--model", str(model), "--search", "ngram,bm25")
+    lines = json.dumps(record("a", words(1, 30))) + "\nnot json\n" + json.dumps(record("b", words(2, 30))) + "\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    added = run("store", "add", path, "--jsonl", "-")
+    assert (added["read"], added["added"], added["quarantined"]) == (3, 2, 1)
+    assert added["read"] == added["added"] + added["unchanged"] + added["rejected"] + added["quarantined"]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "one.txt").write_text("A note about the harbour and its ships.")
+    assert run("store", "add", path, "--folder", str(tmp_path / "notes"), "--owner", "me")["added"] == 1
+    assert len(run("store", "list", path, "--query", "the  HARBOUR")) == 1
+    assert run("store", "erase", path, "--owner", "nobody")["documents"] == []
+
+
+def test_errors_of_the_store_have_their_own_status(model: Path, tmp_path: Path, run: Any) -> None:
+    assert run("store", "stats", str(tmp_path), status=3)["error"]["code"] == "not-a-store"
+    path = str(tmp_path / "s")
+    run("store", "create", path, "--model", str(model))
+    assert run("store", "create", path, "--model", str(model), status=2)["error"]["code"] == "out-exists"
+    assert run("store", "erase", path, status=2)["error"]["code"] == "usage"
+    assert run("store", "create", str(tmp_path / "t"), "--model", str(model), "--search", "magic", status=2)
+    assert run("store", "add", path, status=2)["error"]["code"] == "usage"
+    manifest = Path(path) / "data" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"knn", b"kNN"))
+    assert run("store", "stats", path, status=4)["error"]["code"] == "store-damaged"

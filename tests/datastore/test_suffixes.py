@@ -1,0 +1,333 @@
+"""Suffix search: equal to a plain reading of the allowed documents, whatever the buckets, bitmaps and types."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from silo.datastore.suffixes import Bitmap, Continuations, Match, Suffixes, SuffixSearch, Tokens, suffix_array
+from silo.errors import SiloError
+
+Document = list[int]
+Alphabet = tuple[Literal["uint16", "uint32"], int, list[int]]
+"""The type, the token that begins a document, and the others."""
+ALPHABETS: list[Alphabet] = [
+    ("uint16", 0, [1, 2, 3]),
+    ("uint16", 2, [0, 1, 3]),
+    ("uint16", 65535, [0, 7, 65534]),
+    ("uint32", 9, [8, 10, 1 << 17]),
+    ("uint32", 1, [0, (1 << 18) - 1, 1 << 18, (1 << 32) - 1]),
+]
+
+
+@dataclass(frozen=True)
+class World:
+    """Documents in buckets, some allowed, and a text to ask about."""
+
+    kind: Literal["uint16", "uint32"]
+    begin: int
+    buckets: list[list[Document]]
+    allowed: list[list[bool]]
+    text: list[int]
+
+    def search(self, *, rebuilt: bool = False) -> SuffixSearch:
+        return SuffixSearch([(tokens, suffix_array(tokens)) for tokens in self.arrays(rebuilt=rebuilt)], self.begin)
+
+    def arrays(self, *, rebuilt: bool = False) -> list[Tokens]:
+        kept = self.kept() if rebuilt else self.buckets
+        return [array([token for d in bucket for token in (self.begin, *d)], self.kind) for bucket in kept]
+
+    def kept(self) -> list[list[Document]]:
+        return [
+            [document for document, good in zip(bucket, allowed, strict=True) if good]
+            for bucket, allowed in zip(self.buckets, self.allowed, strict=True)
+        ]
+
+    def bitmaps(self) -> list[Bitmap | None]:
+        return [
+            None if all(allowed) else pack([good for d, good in zip(bucket, allowed, strict=True) for _ in (0, *d)])
+            for bucket, allowed in zip(self.buckets, self.allowed, strict=True)
+        ]
+
+    def names(self, *, rebuilt: bool = False) -> dict[tuple[int, int], tuple[int, int]]:
+        """From (bucket, place) to (how many allowed documents come before, place in the document)."""
+        named, before = {}, 0
+        for number, bucket in enumerate(self.kept() if rebuilt else self.buckets):
+            place = 0
+            for at, document in enumerate(bucket):
+                good = rebuilt or self.allowed[number][at]
+                for offset in range(len(document) + 1):
+                    if good:
+                        named[number, place + offset] = (before, offset)
+                place += len(document) + 1
+                before += good
+        return named
+
+
+def array(values: list[int], kind: Literal["uint16", "uint32"]) -> Tokens:
+    return np.array(values, dtype=np.uint16) if kind == "uint16" else np.array(values, dtype=np.uint32)
+
+
+def pack(bits: Sequence[bool]) -> Bitmap:
+    return np.packbits(np.array(bits, dtype=bool), bitorder="little")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    kind, begin, letters = draw(st.sampled_from(ALPHABETS))
+    documents = st.lists(st.sampled_from(letters), max_size=12)
+    buckets = draw(st.lists(st.lists(documents, max_size=5), max_size=4))
+    allowed = draw(st.tuples(*(st.lists(st.booleans(), min_size=len(b), max_size=len(b)) for b in buckets)))
+    text = draw(st.lists(st.sampled_from([*letters, *letters, begin, 5, -1]), max_size=14))
+    copies = [document for bucket in buckets for document in bucket if document]
+    if draw(st.booleans()) and copies:
+        text += draw(st.sampled_from(copies))
+    return World(kind, begin, buckets, list(allowed), text)
+
+
+def after_begin(text: list[int], begin: int) -> list[int]:
+    return text[len(text) - text[::-1].index(begin) :] if begin in text else text
+
+
+def occurrences(documents: list[Document], pattern: list[int]) -> list[tuple[int, int]]:
+    """(document, place right after the pattern) where the document's own place 0 is its begin token."""
+    size = len(pattern)
+    return [
+        (number, start + size + 1)
+        for number, document in enumerate(documents)
+        for start in range(len(document) - size + 1)
+        if document[start : start + size] == pattern
+    ]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What `Continuations` must say."""
+
+    length: int
+    counts: dict[int, int]
+    ends: int
+    where: list[tuple[int, int]]
+
+
+def plainly(world: World, text: list[int], longest: int) -> Plain:
+    documents = [document for bucket in world.kept() for document in bucket]
+    known = after_begin(text, world.begin)
+    for size in range(min(len(known), longest), 0, -1):
+        found = occurrences(documents, known[len(known) - size :])
+        where = [(number, after) for number, after in found if after <= len(documents[number])]
+        if where:
+            counts = Counter(documents[number][after - 1] for number, after in where)
+            return Plain(size, dict(sorted(counts.items())), len(found) - len(where), where)
+    return Plain(0, {}, 0, [])
+
+
+def said(answer: Continuations, names: dict[tuple[int, int], tuple[int, int]]) -> Plain:
+    assert answer.total == answer.counts.sum()
+    arrays = (answer.tokens, answer.counts, answer.buckets, answer.places)
+    assert [str(values.dtype) for values in arrays] == ["uint32", "int64", "int32", "uint32"]
+    where = [names[place] for place in zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)]
+    counts = dict(zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True))
+    assert list(counts) == sorted(counts)
+    return Plain(answer.length, counts, answer.ends, where)
+
+
+@given(st.sampled_from(ALPHABETS), st.data())
+@settings(deadline=None)
+def test_suffix_array_is_the_plain_order_of_suffixes(alphabet: Alphabet, data: st.DataObject) -> None:
+    kind, begin, letters = alphabet
+    values = data.draw(st.lists(st.sampled_from([begin, *letters]), max_size=40))
+    suffixes = suffix_array(array(values, kind))
+    assert suffixes.dtype == np.uint32
+    assert suffixes.tolist() == sorted(range(len(values)), key=lambda place: values[place:])
+
+
+@given(worlds(), st.integers(0, 15), st.integers(0, 8))
+@settings(deadline=None, max_examples=500)
+def test_continuations_are_those_of_the_allowed_documents_read_plainly(world: World, longest: int, limit: int) -> None:
+    expected = plainly(world, world.text, longest)
+    answer = world.search().continuations(world.text, allowed=world.bitmaps(), longest=longest, limit=limit)
+    assert answer.total == len(expected.where)
+    first = Plain(expected.length, expected.counts, expected.ends, expected.where[:limit])
+    assert said(answer, world.names()) == first
+
+
+@given(worlds(), st.integers(0, 8))
+@settings(deadline=None, max_examples=300)
+def test_a_bitmap_answers_like_buckets_that_never_held_the_others(world: World, limit: int) -> None:
+    masked, rebuilt = world.search(), world.search(rebuilt=True)
+    limits = world.bitmaps()
+    ours = said(masked.continuations(world.text, allowed=limits, limit=limit), world.names())
+    assert ours == said(rebuilt.continuations(world.text, limit=limit), world.names(rebuilt=True))
+    left = masked.continuations_of(world.text, allowed=limits)
+    right = rebuilt.continuations_of(world.text)
+    for name in ("lengths", "totals", "hits"):
+        assert getattr(left, name).tolist() == getattr(right, name).tolist()
+
+
+@given(worlds(), st.lists(st.integers(0, 20), max_size=3), st.integers(0, 8))
+@settings(deadline=None, max_examples=300)
+def test_the_cuts_between_buckets_do_not_show(world: World, cuts: list[int], limit: int) -> None:
+    documents = [document for bucket in world.buckets for document in bucket]
+    allowed = [good for bucket in world.allowed for good in bucket]
+    edges = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
+    spans = [slice(low, high) for low, high in pairwise(edges)]
+    other = World(world.kind, world.begin, [documents[s] for s in spans], [allowed[s] for s in spans], world.text)
+    one = world.search().continuations(world.text, allowed=world.bitmaps(), limit=limit)
+    two = other.search().continuations(world.text, allowed=other.bitmaps(), limit=limit)
+    assert said(one, world.names()) == said(two, other.names())
+
+
+@given(worlds(), st.integers(0, 15))
+@settings(deadline=None, max_examples=300)
+def test_longest_match_is_the_first_of_the_longest(world: World, longest: int) -> None:
+    documents = [document for bucket in world.kept() for document in bucket]
+    known = after_begin(world.text, world.begin)
+    match = world.search().longest_match(world.text, world.bitmaps(), longest=longest)
+    sizes = range(min(len(known), longest), 0, -1)
+    found = next(((n, at) for n in sizes for at in occurrences(documents, known[len(known) - n :])[:1]), None)
+    if found is None:
+        assert match == Match(0, -1, -1)
+    else:
+        size, (number, after) = found
+        assert match.length == size
+        assert world.names()[match.bucket, match.place] == (number, after - size)
+
+
+@given(worlds(), st.integers(0, 15), st.integers(0, 14))
+@settings(deadline=None, max_examples=300)
+def test_scoring_a_text_asks_the_same_as_token_by_token(world: World, longest: int, start: int) -> None:
+    start = min(start, len(world.text))
+    scores = world.search().continuations_of(world.text, start, allowed=world.bitmaps(), longest=longest)
+    assert [str(a.dtype) for a in (scores.lengths, scores.totals, scores.hits)] == ["int32", "int64", "int64"]
+    assert len(scores.lengths) == len(world.text) - start
+    for row, token in enumerate(world.text[start:]):
+        expected = plainly(world, world.text[: start + row], longest)
+        assert scores.lengths[row] == expected.length
+        assert scores.totals[row] == len(expected.where)
+        assert scores.hits[row] == expected.counts.get(token, 0)
+
+
+def zipfian(tokens: int, *, seed: int) -> NDArray[np.uint16]:
+    """Documents of about 200 tokens over a few hundred ids, as skewed as text."""
+    rng = np.random.default_rng(seed)
+    values = np.minimum(rng.zipf(1.3, tokens), 700).astype(np.uint16)
+    values[rng.random(tokens) < 1 / 200] = 0
+    values[0] = 0
+    return values
+
+
+@pytest.fixture(scope="module")
+def large() -> list[tuple[Tokens, Suffixes]]:
+    return [(tokens, suffix_array(tokens)) for tokens in (zipfian(40_000, seed=seed) for seed in range(3))]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("pattern", [[1], [1, 1], [2, 1], [1, 1, 1], [40], [600, 1]])
+def test_frequent_suffixes_are_counted_whole(
+    large: list[tuple[Tokens, Suffixes]], pattern: list[int], limited: bool
+) -> None:
+    answer = SuffixSearch(large, 0).continuations(
+        [0, *pattern], allowed=[even_documents(tokens) for tokens, _ in large] if limited else None
+    )
+    counts, ends, where = Counter[int](), 0, list[tuple[int, int]]()
+    for number, (tokens, _) in enumerate(large):
+        good = np.unpackbits(even_documents(tokens), bitorder="little") if limited else np.ones(len(tokens) + 8)
+        extended = [*tokens.tolist(), 0]
+        for after in range(len(pattern), len(tokens) + 1):
+            if extended[after - len(pattern) : after] == pattern and good[after - 1]:
+                counts[extended[after]] += 1
+                where += [(number, after)] if extended[after] else []
+    ends = counts.pop(0, 0)
+    assert answer.length == len(pattern)
+    assert dict(zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True)) == dict(sorted(counts.items()))
+    assert (answer.total, answer.ends) == (len(where), ends)
+    assert list(zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)) == where[:64]
+
+
+def even_documents(tokens: Tokens) -> Bitmap:
+    return np.packbits(np.cumsum(tokens == 0) % 2 == 0, bitorder="little")
+
+
+def test_read_only_memory_maps_are_searched_in_place(large: list[tuple[Tokens, Suffixes]], tmp_path: Path) -> None:
+    mapped = []
+    for number, bucket in enumerate(large):
+        for name, array in zip(("tokens", "suffixes"), bucket, strict=True):
+            np.save(tmp_path / f"{name}{number}.npy", array)
+        paths = [tmp_path / f"{name}{number}.npy" for name in ("tokens", "suffixes")]
+        mapped.append((np.load(paths[0], mmap_mode="r"), np.load(paths[1], mmap_mode="r")))
+    prefix = large[1][0][1000:1050]
+    prefix.setflags(write=False)
+    ours, theirs = SuffixSearch(mapped, 0).continuations(prefix), SuffixSearch(large, 0).continuations(prefix)
+    assert (ours.length, ours.total, ours.counts.tolist()) == (theirs.length, theirs.total, theirs.counts.tolist())
+
+
+def test_threads_get_the_same_answers(large: list[tuple[Tokens, Suffixes]]) -> None:
+    search = SuffixSearch(large, 0)
+    text = zipfian(3000, seed=9)
+    prefixes = [text[max(0, end - 20) : end] for end in range(1, 3000, 10)]
+
+    def ask(prefix: NDArray[np.uint16]) -> list[list[int]]:
+        answer = search.continuations(prefix)
+        return [[answer.length, answer.total], answer.tokens.tolist(), answer.counts.tolist(), answer.places.tolist()]
+
+    alone = [ask(prefix) for prefix in prefixes]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ask, prefixes)) == alone
+
+
+def test_a_copied_stretch_is_found_in_full_length() -> None:
+    tokens = zipfian(5000, seed=4)
+    tokens[1:] = np.maximum(tokens[1:], 1)
+    search = SuffixSearch([(tokens, suffix_array(tokens))], 0)
+    assert search.longest_match(tokens[100:1400]) == Match(1000, 0, 400)
+    assert search.longest_match(tokens[100:1400], longest=5000) == Match(1300, 0, 100)
+    scores = search.continuations_of(tokens[100:1400], longest=300)
+    assert scores.lengths.max() == 300
+    assert (scores.hits[20:] >= 1).all()
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    nothing = np.empty(0, dtype=np.uint16)
+    for buckets in ([], [(nothing, suffix_array(nothing))]):
+        search = SuffixSearch(buckets, 0)
+        assert search.continuations([1, 2]).length == search.continuations([]).length == 0
+        assert search.longest_match([1]) == Match(0, -1, -1)
+        assert search.continuations_of([1, 2]).lengths.tolist() == [0, 0]
+
+
+def test_arrays_that_would_be_misread_are_refused() -> None:
+    tokens = np.array([0, 1, 2], dtype=np.uint16)
+    suffixes = suffix_array(tokens)
+    wrong: list[tuple[Any, Any]] = [
+        (tokens.astype(np.int64), suffixes),
+        (tokens.astype(">u2"), suffixes),
+        (tokens, suffixes.astype(np.int64)),
+        (tokens, suffixes[:2]),
+        (tokens, suffixes + np.uint32(1)),
+        (np.repeat(tokens, 2)[::2], suffixes),
+        (tokens + np.uint16(1), suffixes),
+    ]
+    for bucket in wrong:
+        with pytest.raises(SiloError):
+            SuffixSearch([bucket], 0)
+    with pytest.raises(SiloError):
+        SuffixSearch([(tokens, suffixes), (tokens.astype(np.uint32), suffixes)], 0)
+    search = SuffixSearch([(tokens, suffixes)], 0)
+    bitmaps: list[Any] = [[], [None, None], [np.empty(0, dtype=np.uint8)], [np.ones(3, dtype=bool)]]
+    for allowed in bitmaps:
+        with pytest.raises(SiloError):
+            search.continuations([1], allowed=allowed)
+    with pytest.raises(SiloError):
+        search.continuations_of([1, 2], start=3)

@@ -1,0 +1,217 @@
+"""Broken disks and killed processes: old state or new state, nothing between, and nothing acknowledged is lost.
+
+Counts come from SILO_STORE_KILLS (20 in `make test`, 200 in `make reliability`); the figures are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from silo.datastore.selection import Selector
+from silo.datastore.store import Store
+from silo.errors import SiloError
+from tests.datastore.small import SmallEncoder, small_store, tree
+from tests.reliability.disk import fail_at, watched
+from tests.reliability.test_store_histories import POOL, answers
+
+KILLS = int(os.environ.get("SILO_STORE_KILLS", "20"))
+BASE = POOL[:8]
+
+
+def _made(root: Path, names: list[str]) -> dict[str, bytes]:
+    """The data of a store that holds these documents of the pool."""
+    store = small_store(root)
+    store.add([item for item in POOL if item.external_id in names])
+    found = tree(root / "data")
+    store.close()
+    return found
+
+
+def _held(store: Store) -> list[str]:
+    return sorted(item.external_id for item in store.documents())
+
+
+class _Nursery:
+    """See `tests.reliability.nursery`."""
+
+    def __init__(self) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.reliability.nursery"],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **threads},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+    def acknowledges(self, root: Path, job: str, *, call: int = 0, seconds: float = 0.0) -> bool:
+        """Do a job on a store and be killed before a call or after a time; True if it was acknowledged before."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{root} {job} {call} {seconds}\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        assert answer in ("done", "killed")
+        return answer == "done"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[_Nursery]:
+    made = _Nursery()
+    yield made
+    made.close()
+
+
+AFTER = {
+    "add": sorted(item.external_id for item in POOL[:14]),
+    "erase": sorted(item.external_id for item in BASE if item.owner != "o1"),
+}
+
+
+def test_kill_9_at_any_call_or_time_loses_nothing(nursery: _Nursery, tmp_path: Path) -> None:
+    """Each call of an add and of an erasure in turn, and every fourth time a random instant instead."""
+    rng = random.Random(1)
+    before = sorted(item.external_id for item in BASE)
+    small_store(tmp_path / "base").add(BASE)
+    job, call, kills, finished = "add", 0, 0, 0
+    while kills < KILLS:
+        root = tmp_path / f"{job}{kills}-{finished}"
+        shutil.copytree(tmp_path / "base", root)
+        call += 1
+        timed = call % 4 == 0
+        done = nursery.acknowledges(root, job, call=0 if timed else call, seconds=rng.random() * 0.2 if timed else 0)
+        kills, finished = kills + (not done), finished + done
+        store = Store.open(root, SmallEncoder())
+        held = sorted(item.external_id for item in store.documents())
+        if done:
+            assert held == AFTER[job]
+        elif job == "erase":
+            assert held in (before, AFTER[job])
+        else:
+            assert set(before) <= set(held) <= set(AFTER["add"])
+        assert not (root / "pending.json").exists()
+        store.compact()
+        assert store.verify().problems == ()
+        assert tree(root / "data") == _made(tmp_path / f"twin-{root.name}", held)
+        store.close()
+        if done and not timed:
+            job, call = ("erase" if job == "add" else "add"), 0
+    print(f"proven kills {kills}, finished before the kill {finished}, lost 0, resurrected 0, repairs by hand 0")
+    assert kills >= KILLS
+
+
+@pytest.mark.parametrize("kind", ["eio", "enospc", "short"])
+@pytest.mark.parametrize("job", ["add", "erase"])
+def test_a_failing_call_leaves_the_old_state_or_the_new(tmp_path: Path, kind: str, job: str) -> None:
+    def act(store: Store) -> Any:
+        return store.add(POOL[8:12]) if job == "add" else store.erase(Selector(document="p3"), suppress=False)
+
+    base = [item.external_id for item in BASE]
+    new = [*base, "p8", "p9", "p10", "p11"] if job == "add" else [name for name in base if name != "p3"]
+    twins = {tuple(sorted(names)): _made(tmp_path / f"twin{len(names)}", names) for names in (base, new)}
+    number, failures = 0, 0
+    while True:
+        number += 1 if number < 40 else 7
+        root = tmp_path / f"s{number}"
+        store = small_store(root)
+        store.add(BASE)
+        try:
+            with watched(fail_at(number, kind)):
+                act(store)
+            failed = False
+        except (SiloError, OSError):
+            failed = True
+            failures += 1
+        if failed and store.failed:
+            with pytest.raises(SiloError, match="disk-failed"):
+                store.add(POOL[:1])
+        store.close()
+        reopened = Store.open(root, SmallEncoder())
+        if job == "add":
+            reopened.add(POOL[8:12])
+        held = tuple(_held(reopened))
+        assert held in twins
+        reopened.compact()
+        assert tree(root / "data") == twins[held]
+        assert answers(reopened)
+        reopened.close()
+        if not failed and kind != "short":
+            break
+        if kind == "short" and number > 60:
+            break
+    print(f"{kind} during {job}: {failures} failing calls, 0 states between")
+
+
+def test_every_file_is_synced_before_a_manifest_names_it(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    assert _unsynced(lambda: store.add(BASE)) == []
+    assert _unsynced(lambda: store.erase(Selector(document="p3"))) == []
+
+
+def test_a_missing_fsync_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: bucket files are written and never synced."""
+
+    def careless(path: Path, *pieces: bytes) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for piece in pieces:
+            os.write(handle, piece)
+        os.close(handle)
+
+    monkeypatch.setattr("silo.datastore.generation.write_durably", careless)
+    store = small_store(tmp_path / "s")
+    assert _unsynced(lambda: store.add(BASE)) != []
+
+
+def _unsynced(act: Callable[[], object]) -> list[str]:
+    """Files that were written, or whose names are new, and not synced when a manifest was renamed into place."""
+    dirty: dict[str, str] = {}
+    wrong: list[str] = []
+
+    def on_call(_count: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if name in ("write", "fsync"):
+            path = str(Path(f"/proc/self/fd/{arguments[0]}").readlink())
+            if name == "write":
+                dirty[path] = "content"
+                dirty.setdefault(str(Path(path).parent), "names")
+            else:
+                dirty.pop(path, None)
+        elif name == "rename" and str(arguments[1]).endswith("manifest.json"):
+            data = str(Path(arguments[1]).parent)
+            wrong.extend(path for path in dirty if path.startswith(data) and path != data)
+
+    with watched(on_call):
+        act()
+    return wrong
+
+
+def test_an_adopted_orphan_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: files that the manifest does not name are kept when the store is opened."""
+    store = small_store(tmp_path / "s")
+    store.add(BASE)
+    store.close()
+    twin = _made(tmp_path / "twin", [item.external_id for item in BASE])
+    orphan = tmp_path / "s" / "data" / "buckets" / "0101-0123456789abcdef.bucket"
+    orphan.write_bytes(b"left behind")
+    Store.open(tmp_path / "s").close()
+    assert tree(tmp_path / "s" / "data") == twin
+    orphan.write_bytes(b"left behind")
+    monkeypatch.setattr("silo.datastore.store.remove_strays", lambda *_: [])
+    Store.open(tmp_path / "s").close()
+    assert tree(tmp_path / "s" / "data") != twin

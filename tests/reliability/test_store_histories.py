@@ -1,0 +1,150 @@
+"""Random histories of adding, erasing and reopening against a store that never held what was erased.
+
+Counts come from SILO_HISTORIES (6 in `make test`, 200 in `make reliability`); the number that ran is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from silo.datastore.codec import Codec, CodecSettings
+from silo.datastore.selection import Policy, Selector
+from silo.datastore.store import Store
+from silo.records import Document
+from tests.datastore.small import SmallEncoder, document, small_codec, small_store, tree
+
+HISTORIES = int(os.environ.get("SILO_HISTORIES", "6"))
+STEPS = 12
+
+POOL = [
+    document(
+        f"p{n}",
+        f"Page {n} of the {('red', 'green', 'blue')[n % 3]} book tells how {n * n} ships left harbour {n % 5}. "
+        * (1 + n % 4),
+        owner=f"o{n % 3}",
+        domain=f"d{n % 2}",
+    )
+    for n in range(24)
+]
+
+
+def answers(store: Store) -> list[object]:
+    """What a store says to fixed questions, bit for bit."""
+    encoder = SmallEncoder()
+    ids = np.concatenate([[256], np.frombuffer(POOL[5].text.encode(), dtype=np.uint8)]).astype(np.uint32)
+    (keys,) = encoder.keys([ids])
+    said: list[object] = []
+    for policy in (Policy(), Policy.of(owners=["o1", "o2"])):
+        found = store.search(keys[::9], 6, policy, probes=3)
+        after = store.continuations([*b"of the red book tells how"], policy)
+        best = store.passages("blue book harbour 3", 4, policy)
+        said += [found.distances.tobytes(), found.values.tolist(), found.positions.tolist()]
+        said += [found.documents(at) for at in range(len(found.rows))]
+        said += [
+            after.length,
+            after.tokens.tolist(),
+            after.counts.tolist(),
+            after.documents(),
+            after.positions.tolist(),
+        ]
+        said += [(item.document, item.first, item.end, item.score) for item in best]
+    return said
+
+
+def run_history(root: Path, seed: int, make: Callable[[Path], Store] = small_store) -> None:
+    """One random history; every state is compared with a store that was made of its documents in one go."""
+    rng = random.Random(seed)
+    store = make(root / "lived")
+    held: dict[str, Document] = {}
+    for step in range(STEPS):
+        choice = rng.random()
+        if choice < 0.5:
+            some = rng.sample(POOL, rng.randint(1, 8))
+            store.add(some)
+            held |= {item.external_id: item for item in some}
+        elif choice < 0.85 and held:
+            name = rng.choice(sorted(held))
+            if rng.random() < 0.7:
+                store.erase(Selector(document=name), suppress=False)
+                del held[name]
+            else:
+                owner = held[name].owner
+                store.erase(Selector(owner=owner), suppress=False)
+                held = {key: item for key, item in held.items() if item.owner != owner}
+        else:
+            store.close()
+            store = Store.open(store.root, SmallEncoder())
+        if step % 4 == 3 or step == STEPS - 1:
+            same_as_rebuilt(store, list(held.values()), root / f"rebuilt-{step}", make)
+    store.close()
+
+
+def same_as_rebuilt(
+    store: Store, held: list[Document], root: Path, make: Callable[[Path], Store] = small_store
+) -> None:
+    never = make(root)
+    random.Random(len(held)).shuffle(held)
+    never.add(held)
+    assert tree(store.root / "data") == tree(never.root / "data")
+    assert store.digest() == never.digest()
+    if held:
+        assert answers(store) == answers(never)
+    never.close()
+
+
+def test_no_history_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "os.fsync", lambda _: None
+    )  # nothing crashes here, and waiting for the disk is most of the time
+    for seed in range(HISTORIES):
+        run_history(tmp_path / str(seed), seed)
+    print(f"histories {HISTORIES}, steps each {STEPS}, differences 0")
+
+
+def test_a_codec_learned_from_the_store_would_be_noticed(tmp_path: Path) -> None:
+    """Planted bug: every store learns its codec from its own first documents."""
+
+    def careless(root: Path) -> Store:
+        some = random.Random(str(root)).sample(POOL, 6)
+        ids = [np.frombuffer(item.text.encode(), dtype=np.uint8).astype(np.uint32) for item in some]
+        keys = np.concatenate(list(SmallEncoder().keys(ids)))
+        return small_store(root, codec=Codec.learn(keys, CodecSettings(lists=8, code_bytes=8, iterations=3)))
+
+    with pytest.raises(AssertionError):
+        run_history(tmp_path, 0, careless)
+
+
+def test_a_tombstone_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: an erasure only masks the document and leaves it in its bucket."""
+    store = small_store(tmp_path / "s")
+    store.add(POOL[:6])
+    monkeypatch.setattr("silo.datastore.erasing.apply", lambda *_: iter(()))
+    done = store.erase(Selector(document="p3"))
+    assert done.receipt is not None
+    with pytest.raises(AssertionError):
+        same_as_rebuilt(store, [item for item in POOL[:6] if item.external_id != "p3"], tmp_path / "never")
+
+
+def test_keys_that_saw_another_document_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: documents are encoded end to end, so that a key depends on the document before it."""
+    assert small_codec()
+    whole = SmallEncoder.keys
+
+    def careless(self: SmallEncoder, documents: list[NDArray[np.uint32]]) -> Iterator[NDArray[np.float32]]:
+        (joined,) = whole(self, [np.concatenate(documents)]) if documents else (np.empty((0, 16), dtype=np.float32),)
+        at = 0
+        for ids in documents:
+            yield joined[at : at + len(ids) - 1]
+            at += len(ids)
+
+    monkeypatch.setattr(SmallEncoder, "keys", careless)
+    with pytest.raises(AssertionError):
+        for seed in range(5):
+            run_history(tmp_path / str(seed), seed)
