@@ -1,0 +1,261 @@
+"""Fill a store with real restricted text and measure it: filling, size, search, erasure, and what exactness costs.
+
+    python benchmarks/store.py --model silo-home/models/pdsw [--tokens 1000000] [--domains news imdb_reviews ...]
+
+Filling is compared with the bare forward pass of the encoder over the same documents, in the same run. Recall is
+measured against exact search over the unquantised keys, and the model's own codec (learned from its training text)
+against one learned from the store itself, which an erasure could not undo. The store is kept in `--work`, and a run
+that was stopped goes on. Results: docs/results/store.json and store.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silo.corpus.evaluation import read_evaluation
+from silo.corpus.sources import plan, read
+from silo.corpus.stages import judge
+from silo.datastore.bucket import Bucket
+from silo.datastore.codec import Codec, Encoded
+from silo.datastore.nearest_rows import KeyRows, RowSearch
+from silo.datastore.selection import Selector
+from silo.datastore.store import PROBES, Store
+from silo.files import remove_tree, write_json
+from silo.inference.stores import create_store, open_store
+from silo.lm.encode import DocumentEncoder
+from silo.lm.model import LanguageModel
+from silo.recipe import Limits, SourceRecipe
+from silo.records import Candidate, Document
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT.parent / "shared" / "data"
+RESTRICTED = ("amazon_reviews", "clinical_notes", "code_copyleft", "enron_emails", "imdb_reviews", "news")
+K = 1024
+BATCH = 512
+SAMPLE_TOKENS = 100_000
+Keys = NDArray[np.float32]
+
+
+def main() -> int:
+    arguments = parsed()
+    encoder = DocumentEncoder(LanguageModel.open(arguments.model))
+    result: dict[str, Any] = {"machine": machine(), "model": arguments.model.name, "domains": arguments.domains}
+    result["filling"] = filling(arguments, encoder)
+    say(f"filling: {result['filling']}")
+    store = whole_store(arguments, result)
+    result["store"] = store.stats()
+    queries = query_keys(encoder, arguments.domains)
+    result["search"] = search_speed(store, queries)
+    say(f"search: {result['search']}")
+    if result["store"]["tokens"] <= arguments.exact_tokens:
+        result["codecs"] = codecs(store, encoder, queries)
+        say(f"codecs: {result['codecs']}")
+    result["erasure"] = erasures(store, arguments.erasures)
+    say(f"erasure: {result['erasure']}")
+    write_json(arguments.out.with_suffix(".json"), result)
+    arguments.out.with_suffix(".md").write_text(page(result), encoding="utf-8")
+    return 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", type=Path, default=ROOT / "silo-home" / "models" / "pdsw")
+    parser.add_argument("--domains", nargs="+", default=list(RESTRICTED))
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="about so many tokens in all; 0 for everything")
+    parser.add_argument("--exact-tokens", type=int, default=2_000_000, help="the most for which recall is measured")
+    parser.add_argument("--erasures", type=int, default=5)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "store")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "store")
+    return parser.parse_args()
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    return {"python": platform.python_version(), "cpu": platform.processor(), "threads": torch.get_num_threads()}
+
+
+def documents(domains: list[str], tokens: int) -> Iterator[Document]:
+    """The restricted train text of some domains, in equal shares, until about so many tokens."""
+    room = {domain: tokens / len(domains) * 3.4 if tokens else float("inf") for domain in domains}
+    for domain in domains:
+        recipe = SourceRecipe("jsonl", (str(DATA / f"{domain}.train.jsonl.zst"),))
+        for part in plan(recipe, DATA):
+            for item in read(part, Limits()):
+                if room[domain] <= 0:
+                    break
+                if isinstance(item, Candidate):
+                    room[domain] -= len(item.text)
+                    yield judge(item)
+
+
+def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str, Any]:
+    """Tokens/s of `add` and of the bare forward pass over full windows, on the same documents; three rounds."""
+    some = list(documents(arguments.domains, SAMPLE_TOKENS))
+    ids = encoder.tokenizer.encode([document.text for document in some])
+    stream = torch.from_numpy(np.concatenate(ids).astype(np.int64))
+    length = encoder.context
+    rows = stream[: len(stream) // length * length].reshape(-1, length)
+    rates: dict[str, list[float]] = {"add": [], "forward": []}
+    for number in range(3):
+        place = arguments.work / f"sample-{number}"
+        remove_tree(place)
+        store = create_store(place, arguments.model)
+        rates["add"].append(len(stream) / timed(lambda store=store: store.add(some)))  # type: ignore[misc]
+        store.close()
+        rates["forward"].append(rows.numel() / timed(lambda: forward(encoder, rows)))
+        remove_tree(place)
+    add, bare = (float(np.median(rates[name])) for name in ("add", "forward"))
+    return {
+        "add_tokens_per_second": round(add),
+        "forward_tokens_per_second": round(bare),
+        "ratio": round(add / bare, 3),
+    }
+
+
+@torch.inference_mode()
+def forward(encoder: DocumentEncoder, rows: torch.Tensor) -> None:
+    for first in range(0, len(rows), 4):
+        encoder.model.hidden(rows[first : first + 4])
+
+
+def timed(act: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
+    """The store with all documents; a second run finds it there."""
+    place = arguments.work / f"{arguments.model.name}-{arguments.tokens}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, arguments.model)
+    begun = time.perf_counter()
+    added = store.add(documents(arguments.domains, arguments.tokens), advance=show)
+    result["build"] = {
+        "seconds": round(time.perf_counter() - begun, 1),
+        "added": added.added,
+        "refused": dict(added.reasons),
+        "written_share": round(added.written_bytes / max(1, store.stats()["bytes"]), 3),
+    }
+    return store
+
+
+def show(stage: str, done: int, total: int) -> None:
+    if total:
+        print(f"\r{stage} {100 * done / total:5.1f} %", end="", file=sys.stderr, flush=True)
+
+
+def query_keys(encoder: DocumentEncoder, domains: list[str]) -> Keys:
+    """Keys of validation text, which is in no store."""
+    texts = [
+        record.text[:6000]
+        for domain in domains
+        for record, _ in zip(read_evaluation(DATA / f"{domain}.validation.jsonl.zst"), range(8), strict=False)
+    ]
+    begin = np.array([encoder.tokenizer.begin], dtype=np.uint32)
+    found = np.concatenate(
+        list(encoder.keys([np.concatenate([begin, ids]) for ids in encoder.tokenizer.encode(texts)]))
+    )
+    return found[np.random.default_rng(0).permutation(len(found))[:BATCH]]
+
+
+def search_speed(store: Store, queries: Keys) -> dict[str, Any]:
+    """Microseconds per query with attribution, one at a time and in a batch; medians of seven rounds."""
+    store.search(queries, K)
+    one = [timed(lambda: [store.search(key[None], K) for key in queries[:64]]) / 64 for _ in range(7)]
+    many = [timed(lambda: store.search(queries, K)) / len(queries) for _ in range(7)]
+    return {"k": K, "probes": PROBES, "one_us": micro(one), "batch_us": micro(many), "batch": len(queries)}
+
+
+def micro(seconds: list[float]) -> float:
+    return round(1e6 * float(np.median(seconds)), 1)
+
+
+def codecs(store: Store, encoder: DocumentEncoder, queries: Keys) -> dict[str, Any]:
+    """Recall@k of the model's own codec and of one learned from the store, against exact search over float keys."""
+    with store.reading() as view:
+        keys = np.concatenate([bucket_keys(bucket, encoder) for bucket in view.buckets])
+    truth = nearest(queries, keys)
+    own = store.search_tables().codec
+    rng = np.random.default_rng(0)
+    sample = keys[np.sort(rng.permutation(len(keys))[: own.samples])]
+    careless = Codec.learn(sample, replace(own.settings))
+    found: dict[str, Any] = {}
+    for name, codec in (("learned from permitted text", own), ("learned from the store", careless)):
+        search = RowSearch(codec, [rows_of(codec.encode(keys), codec.settings.lists)])
+        for label, probes in (("", PROBES), (", all lists", codec.settings.lists)):
+            places = search.search(queries, K, probes=probes).places
+            shared = [len(np.intersect1d(one, other)) / K for one, other in zip(places, truth, strict=True)]
+            found[f"{name}{label}"] = {"recall": round(float(np.mean(shared)), 4), "lists": codec.settings.lists}
+    return found
+
+
+def bucket_keys(bucket: Bucket, encoder: DocumentEncoder) -> Keys:
+    """The unquantised keys of a bucket, document by document."""
+    ids = [part.tokens.astype(np.uint32) for part in bucket.parts()]
+    held = [np.concatenate(list(encoder.keys(ids[first : first + 64]))) for first in range(0, len(ids), 64)]
+    return np.concatenate(held)
+
+
+def nearest(queries: Keys, keys: Keys) -> NDArray[np.int64]:
+    squares = np.einsum("ij,ij->i", keys, keys)
+    found = np.empty((len(queries), K), dtype=np.int64)
+    for first in range(0, len(queries), 64):
+        distances = squares[None] - 2 * queries[first : first + 64] @ keys.T
+        found[first : first + 64] = np.argpartition(distances, K, axis=1)[:, :K]
+    return found
+
+
+def rows_of(encoded: Encoded, lists: int) -> KeyRows:
+    order = np.argsort(encoded.lists, kind="stable")
+    offsets = np.searchsorted(encoded.lists[order], np.arange(lists + 1)).astype(np.uint32)
+    return KeyRows(offsets, np.ascontiguousarray(encoded.codes[order]), order.astype(np.uint32))
+
+
+def erasures(store: Store, count: int) -> dict[str, Any]:
+    """Erase single documents: accepted and done, in milliseconds."""
+    names = sorted(document.id for document in store.documents())
+    chosen = random.Random(0).sample(names, min(count, len(names)))
+    done = [store.erase(Selector(document=name), suppress=False) for name in chosen]
+    accepted, finished = ([getattr(item, name) for item in done] for name in ("accepted_ms", "done_ms"))
+    return {
+        "tokens_in_store": store.stats()["tokens"],
+        "accepted_ms": {"median": float(np.median(accepted)), "worst": max(accepted)},
+        "done_ms": {"median": float(np.median(finished)), "worst": max(finished)},
+    }
+
+
+def page(result: dict[str, Any]) -> str:
+    """The results as a page."""
+    lines = [
+        "# A store of restricted text",
+        "",
+        f"Model `{result['model']}`, domains {', '.join(result['domains'])}.",
+        "",
+    ]
+    for name in ("build", "store", "filling", "search", "codecs", "erasure"):
+        if name in result:
+            lines += [f"## {name}", "", "| what | value |", "|---|---|"]
+            lines += [f"| {key} | {json.dumps(value)} |" for key, value in result[name].items()]
+            lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
