@@ -21,7 +21,6 @@ from silo.corpus.tokens import Ids, token_dtype
 from silo.corpus.units import Advance
 from silo.datastore.bucket import Bucket, Part, unpack
 from silo.datastore.config import Encoder
-from silo.datastore.journal import Journal
 from silo.datastore.layout import leaf_of
 from silo.datastore.spool import Spool, Waiting
 from silo.datastore.suppression import Suppression
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 _BATCH_TOKENS = 1 << 16
 _LISTED = 1000
-LOG = "log.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,6 @@ def add_documents(store: Store, documents: Iterable[Document], *, advance: Advan
         raise SiloError("store-mismatch", "adding needs the model the store was made with", "open it with its model")
     done = Added()
     with store.writing() as shop:
-        journal = Journal.open(store.root / LOG)
         with store.reading() as view:
             spool = Spool(store.root / "adding")
             try:
@@ -133,7 +130,7 @@ def add_documents(store: Store, documents: Iterable[Document], *, advance: Advan
                 spool.close()
         done.written_bytes = change.written
         if done.added:
-            journal.append("added", {"documents": done.added, "digest": store.digest()})
+            store.journal().append("added", {"documents": done.added, "digest": store.digest()})
     return done
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.units import Advance
-from silo.datastore.adding import LOG, encode
+from silo.datastore.adding import encode
 from silo.datastore.bucket import Bucket
 from silo.datastore.codec import Encoded
 from silo.datastore.digest import Digest
-from silo.datastore.generation import BUCKETS, Generation
+from silo.datastore.generation import BUCKETS, LOG, Generation
 from silo.datastore.journal import Journal
 from silo.datastore.layout import leaves, sizes_of
 from silo.datastore.nearest_rows import KeyRows, RowSearch

@@ -16,12 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from silo.datastore.adding import LOG
 from silo.datastore.bucket import Bucket, Part
 from silo.datastore.copies import Copy, find_copies
 from silo.datastore.digest import Digest
 from silo.datastore.generation import BUCKETS, Generation
-from silo.datastore.journal import Journal
 from silo.datastore.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
 from silo.datastore.residue import Traces, scan
 from silo.datastore.selection import Selector
@@ -99,7 +97,7 @@ def _accept(store: Store, names: list[str], *, suppress: bool) -> dict[str, str]
             "digest": view.generation.digest,
         }
     write_json(store.root / PENDING, content)
-    Journal.open(store.root / LOG).append("erase-accepted", {"documents": len(names)})
+    store.journal().append("erase-accepted", {"documents": len(names)})
     store.refresh()
     return salts
 
@@ -225,7 +223,7 @@ def _sign(store: Store, pending: dict[str, Any], after: Generation, work: _Work,
         checks=checks,
         models=store.listing(sorted(salts)),
     )
-    journal = Journal.open(store.root / LOG)
+    journal = store.journal()
     journal.append("erased", log_facts(erasure, salts))
     key = load_or_make_key(store.root / KEY)
     receipt = make_receipt(erasure, salts, key=key, log=journal.head(), done=datetime.now(UTC))

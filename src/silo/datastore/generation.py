@@ -28,6 +28,7 @@ from silo.files import (
 )
 
 BUCKETS = "buckets"
+LOG = "log.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class Journal:
         return cls(path, entries, size, read_only=read_only)
 
     @property
+    def is_current(self) -> bool:
+        """True while nobody else has written to the log and no write of ours has failed."""
+        return not self._failed and self._path.exists() and self._path.stat().st_size == self._size
+
+    @property
     def entries(self) -> Sequence[Entry]:
         """All entries, oldest first."""
         return tuple(self._entries)

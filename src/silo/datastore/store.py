@@ -25,7 +25,8 @@ from silo.datastore.codec import Codec
 from silo.datastore.config import BUCKET_BYTES, Encoder, StoreConfig, chosen_searches
 from silo.datastore.digest import Digest
 from silo.datastore.erasing import Erased, Listing, erase, finish_erasure, pending_documents
-from silo.datastore.generation import BUCKETS, read_generation, remove_strays, write_generation
+from silo.datastore.generation import BUCKETS, LOG, read_generation, remove_strays, write_generation
+from silo.datastore.journal import Journal
 from silo.datastore.nearest_rows import SearchTables
 from silo.datastore.sections import KEY_SECTIONS, section_bytes
 from silo.datastore.selection import EVERYTHING, Policy, Selector
@@ -57,6 +58,7 @@ class Store:
         self._users: dict[View, int] = {}
         self._view: View | None = None
         self._seen: Any = None
+        self._journal: Journal | None = None
 
     @classmethod
     def create(
@@ -287,6 +289,12 @@ class Store:
                 raise
             finally:
                 self.refresh()
+
+    def journal(self) -> Journal:
+        """The log, for the one writer; it is read again only if somebody else has written to it."""
+        if self._journal is None or not self._journal.is_current:
+            self._journal = Journal.open(self.root / LOG)
+        return self._journal
 
     def workshop(self) -> Workshop:
         """How this store's buckets are made."""
