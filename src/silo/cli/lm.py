@@ -107,6 +107,7 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corpus", required=True, metavar="DIR", help="permitted text to learn from")
     parser.add_argument("--lists", type=int, default=4096, help="coarse centroids")
     parser.add_argument("--bytes", type=int, default=32, help="bytes of a code")
+    parser.add_argument("--dimensions", type=int, default=0, help="directions of largest variance; half without it")
     parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca")
     parser.add_argument("--keys", type=int, default=200_000, help="hidden states to learn from")
     parser.set_defaults(run=_codec)
@@ -117,7 +118,12 @@ def _codec(arguments: argparse.Namespace) -> int:
     from silo.datastore.codec import CodecSettings
     from silo.inference.codec import learn_codec
 
-    settings = CodecSettings(rotation=arguments.rotation, lists=arguments.lists, code_bytes=arguments.bytes)
+    settings = CodecSettings(
+        rotation=arguments.rotation,
+        dimensions=arguments.dimensions,
+        lists=arguments.lists,
+        code_bytes=arguments.bytes,
+    )
     with show.progress(quiet=arguments.quiet) as advance:
         codec = learn_codec(
             Path(arguments.model), Corpus.open(Path(arguments.corpus)), settings, keys=arguments.keys, advance=advance

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,15 +84,14 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from silo.datastore.store import ADDING
     from silo.inference.stores import open_store
 
     sources, base = _sources(arguments)
     store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
     quarantined: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        advance = stack.enter_context(show.progress(quiet=arguments.quiet))
-        documents = _documents(stack, sources, base, quarantined)
-        done = store.add(documents, advance=advance)
+    with show.progress(quiet=arguments.quiet) as advance:
+        done = store.add(_documents(sources, base, store.root / ADDING, quarantined), advance=advance)
     found: dict[str, Any] = {
         "read": done.read + len(quarantined),
         "added": done.added,
@@ -128,9 +126,12 @@ def _sources(arguments: argparse.Namespace) -> tuple[list[SourceRecipe], Path]:
 
 
 def _documents(
-    stack: ExitStack, sources: list[SourceRecipe], base: Path, quarantined: list[dict[str, Any]]
+    sources: list[SourceRecipe], base: Path, adding: Path, quarantined: list[dict[str, Any]]
 ) -> Iterator[Document]:
-    """Every readable record with its verdict; unreadable ones are noted and left out."""
+    """Every readable record with its verdict; unreadable ones are noted and left out.
+
+    Standard input is kept in `adding` meanwhile, which the store empties whatever happens.
+    """
     from dataclasses import replace
 
     from silo.corpus.sources import plan, read
@@ -141,8 +142,10 @@ def _documents(
     limits = Limits()
     for source in sources:
         if source.kind == "jsonl" and "-" in source.paths:
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stdin.jsonl"
-            place.write_bytes(sys.stdin.buffer.read())
+            place = adding / "stdin.jsonl"
+            adding.mkdir(exist_ok=True)
+            with place.open("wb") as stream:
+                shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == "-" else path for path in source.paths))
         deny = tuple(map(Right, source.deny))
         for part in plan(source, base):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from silo.datastore.bucket import Bucket, Part
 from silo.datastore.copies import Copy, find_copies
 from silo.datastore.digest import Digest
-from silo.datastore.generation import BUCKETS, Generation
+from silo.datastore.generation import BUCKETS, READERS, Generation
 from silo.datastore.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
 from silo.datastore.residue import Traces, scan
 from silo.datastore.selection import Selector
@@ -198,7 +198,7 @@ def _beside(root: Path) -> list[Path]:
 
 def _drain(root: Path, generation: Generation) -> bool:
     """Wait until nobody reads a generation any more."""
-    lock = root / "readers" / generation.fingerprint[:32]
+    lock = root / READERS / generation.fingerprint[:32]
     end = time.monotonic() + DRAIN_SECONDS
     while is_held(lock):
         if time.monotonic() > end:

@@ -29,6 +29,7 @@ from silo.files import (
 
 BUCKETS = "buckets"
 LOG = "log.jsonl"
+READERS = "readers"
 
 
 @dataclass(frozen=True, slots=True)

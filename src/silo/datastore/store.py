@@ -25,7 +25,7 @@ from silo.datastore.codec import Codec
 from silo.datastore.config import BUCKET_BYTES, Encoder, StoreConfig, chosen_searches
 from silo.datastore.digest import Digest
 from silo.datastore.erasing import Erased, Listing, erase, finish_erasure, pending_documents
-from silo.datastore.generation import BUCKETS, LOG, read_generation, remove_strays, write_generation
+from silo.datastore.generation import BUCKETS, LOG, READERS, read_generation, remove_strays, write_generation
 from silo.datastore.journal import Journal
 from silo.datastore.nearest_rows import SearchTables
 from silo.datastore.sections import KEY_SECTIONS, section_bytes
@@ -35,7 +35,7 @@ from silo.datastore.view import Following, Neighbours, Passage, View, open_view
 from silo.datastore.words import ANALYSIS
 from silo.datastore.writing import Change, Workshop, apply
 from silo.errors import SiloError
-from silo.files import MANIFEST, commit, exclusive, remove_tree, write_atomic
+from silo.files import MANIFEST, commit, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.records import Document
 
 DATA, CODEC, TOKENIZER, LOCK, ADDING, PENDING = "data", "codec", "tokenizer.json", "lock", "adding", "pending.json"
@@ -145,11 +145,19 @@ class Store:
             with exclusive(self.root / LOCK):
                 remove_tree(self.root / ADDING)
                 remove_strays(self.root / DATA, read_generation(self.root / DATA))
+                self._forget_readers()
                 if (self.root / PENDING).exists():
                     finish_erasure(self)
         except SiloError as error:
             if error.code != "busy":
                 raise
+
+    def _forget_readers(self) -> None:
+        """Remove the locks of generations that nobody reads any more."""
+        current = read_generation(self.root / DATA).fingerprint[:32]
+        for lock in (self.root / READERS).glob("*"):
+            if lock.name != current and not is_held(lock):
+                remove_file(lock)
 
     # reading
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from silo.datastore.attribution import TokenTable
 from silo.datastore.bucket import Bucket
-from silo.datastore.generation import BUCKETS, Generation
+from silo.datastore.generation import BUCKETS, READERS, Generation
 from silo.datastore.nearest_rows import RowSearch, SearchTables
 from silo.datastore.passages import Allowed as AllowedPassages
 from silo.datastore.passages import PassageSearch
@@ -125,7 +125,7 @@ class View:
         self.generation = generation
         self.buckets = buckets
         self.dead = dead
-        self._lock = SharedLock(root / "readers" / generation.fingerprint[:32])
+        self._lock = SharedLock(root / READERS / generation.fingerprint[:32])
         self._guard = Lock()
         self._policies: dict[Policy, _Allowed] = {}
         known = before._rows if before else None
