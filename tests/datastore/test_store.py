@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import ByteTokenizer
+from silo.datastore.nearest_rows import Found, RowSearch
 from silo.datastore.receipt import check_receipt, proves, read_receipt
 from silo.datastore.residue import Traces, scan
 from silo.datastore.selection import Policy, Selector
@@ -108,8 +111,6 @@ def test_an_erased_work_cannot_be_added_again_unless_allowed(store: Store) -> No
 
 
 def test_a_document_without_the_store_right_is_refused_with_the_reason(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     store = small_store(tmp_path / "s")
     denied = replace(DOCUMENTS[0], rights=replace(DOCUMENTS[0].rights, store=False))
     done = store.add([denied, DOCUMENTS[1], DOCUMENTS[1]])
@@ -213,6 +214,21 @@ def test_verify_makes_every_bucket_again(store: Store) -> None:
     assert store.verify(keys=True).problems == ()
     assert store.self_test()["recall"] > 0.5
     assert store.stats()["documents"] == 40
+
+
+def test_a_broken_token_search_is_refused_before_it_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.search(_keys(TEXTS[0])[:2], 2)
+    assert store.recall is not None
+    assert store.recall > 0.5
+    whole = RowSearch.search
+
+    def careless(self: RowSearch, *given: Any, **more: Any) -> Found:
+        found = whole(self, *given, **more)
+        return replace(found, distances=found.distances * np.float32(1.1))
+
+    monkeypatch.setattr(RowSearch, "search", careless)
+    with pytest.raises(SiloError, match="search-unfit"):
+        Store.open(store.root).search(_keys(TEXTS[0])[:2], 2)
 
 
 def test_a_selector_that_selects_nothing_erases_nothing(store: Store) -> None:

@@ -54,6 +54,7 @@ class Store:
         self.encoder: Encoder | None = None
         self.listing: Listing = lambda _: ()
         self.failed = False
+        self.recall: float | None = None
         self._guard = threading.RLock()
         self._users: dict[View, int] = {}
         self._view: View | None = None
@@ -223,7 +224,9 @@ class Store:
                 self._retire(view)
 
     def search(self, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int = PROBES) -> Neighbours:
-        """The nearest allowed rows of each key [keys, width]."""
+        """The nearest allowed rows of each key [keys, width]; the first search of an opened store is tested before."""
+        if self.recall is None:
+            self.recall = self.self_test()["recall"]
         with self.reading() as view:
             return view.search(self.search_tables(), keys, k, policy, probes=probes)
 
