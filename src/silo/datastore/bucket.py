@@ -28,7 +28,7 @@ from silo.records import Document
 
 T = TypeVar("T")
 
-MAGIC = b"silobkt1"
+MAGIC = b"silobkt2"
 _ALIGN = 64
 _LEVEL = 3
 
@@ -48,10 +48,11 @@ ENTRY = np.dtype(
         ("owner", "<u4"),
         ("domain", "<u4"),
         ("source", "<u4"),
+        ("quote", "<u4"),
     ]
 )
-"""One document: id, hashes of the text and of the record's own id, where its tokens and record lie, and the numbers
-of its names in the header's tables."""
+"""One document: id, hashes of the text and of the record's own id, where its tokens and record lie, the numbers
+of its names in the header's tables, and how many tokens may be quoted."""
 
 NAMED = ("license", "owner", "domain", "source")
 TIERS = ("pd", "sw", "by", "restricted")
@@ -110,6 +111,7 @@ def assemble(parts: Sequence[Part], sections: Mapping[str, NDArray[Any]]) -> lis
         row["first"], row["tokens"] = first, len(part.tokens)
         row["record"], row["record_bytes"], row["text_bytes"] = record_at, len(part.frame), part.text_bytes
         row["tier"], row["rights"] = TIERS.index(record["tier"]), _rights_bits(record["rights"])
+        row["quote"] = record["rights"]["quote"]
         for name in NAMED:
             row[name] = numbers[name][record[name]]
         first += len(part.tokens)

@@ -1,8 +1,12 @@
-"""Which documents: a `Selector` names those to list or erase, a `Policy` those that an answer may come from."""
+"""Which documents: a `Selector` names those to list or erase, a `Policy` those that an answer may come from.
+
+A policy is a tree of conditions on what the index of a bucket holds of its documents: it reads no record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -15,65 +19,122 @@ from silo.errors import SiloError
 Mask = NDArray[np.bool_]
 Names = frozenset[str]
 
-_COLUMNS = {"licenses": "license", "owners": "owner", "domains": "domain", "sources": "source"}
-assert set(_COLUMNS.values()) == set(NAMED)
+FIELDS = ("tier", *NAMED)
+_LISTS = dict(zip(("tiers", "licenses", "owners", "domains", "sources"), FIELDS, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Documents of which a field (one of `FIELDS`) has one of the values."""
+
+    field: str
+    values: Names
+
+    def mask(self, bucket: Bucket) -> Mask:
+        return np.isin(bucket.index[self.field], _numbers(bucket, self.field, self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteBelow:
+    """Documents of which fewer than `tokens` tokens in a row may be quoted."""
+
+    tokens: int
+
+    def mask(self, bucket: Bucket) -> Mask:
+        found: Mask = bucket.index["quote"] < self.tokens
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Documents that do not meet the condition."""
+
+    part: Condition
+
+    def mask(self, bucket: Bucket) -> Mask:
+        return ~self.part.mask(bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Documents that meet every condition; without conditions, all."""
+
+    parts: tuple[Condition, ...] = ()
+
+    def mask(self, bucket: Bucket) -> Mask:
+        found = np.ones(len(bucket), dtype=np.bool_)
+        for part in self.parts:
+            found &= part.mask(bucket)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Documents that meet a condition; without conditions, none."""
+
+    parts: tuple[Condition, ...] = ()
+
+    def mask(self, bucket: Bucket) -> Mask:
+        found = np.zeros(len(bucket), dtype=np.bool_)
+        for part in self.parts:
+            found |= part.mask(bucket)
+        return found
+
+
+Condition = Among | QuoteBelow | Not | All | AnyOf
+
+
+def joined(kind: type[All] | type[AnyOf], parts: Iterable[Condition]) -> Condition:
+    """The conditions as one of a kind, flat and each once, so that narrowing again and again does not grow."""
+    flat = tuple(dict.fromkeys(_flat(kind, parts)))
+    return flat[0] if len(flat) == 1 else kind(flat)
+
+
+def _flat(kind: type[All] | type[AnyOf], parts: Iterable[Condition]) -> Iterator[Condition]:
+    for part in parts:
+        if isinstance(part, kind):
+            yield from _flat(kind, part.parts)
+        else:
+            yield part
+
+
+def _numbers(bucket: Bucket, field: str, wanted: Names) -> list[int]:
+    if field == "tier":
+        return [at for at, tier in enumerate(TIERS) if tier in wanted]
+    names = bucket.names[field]  # sorted, and there may be as many as documents
+    places = ((bisect_left(names, name), name) for name in wanted)
+    return [at for at, name in places if names[at : at + 1] == [name]]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The documents a request may use: those that every given list names, less those in `without` (document ids).
+    """The documents a request may use: those that meet the condition, less those in `without` (document ids).
 
-    None stands for no limit. A policy may only be narrowed.
+    A policy may only be narrowed.
     """
 
-    tiers: Names | None = None
-    licenses: Names | None = None
-    owners: Names | None = None
-    domains: Names | None = None
-    sources: Names | None = None
+    condition: Condition = All()
     without: Names = frozenset()
 
     @classmethod
-    def of(cls, **lists: Any) -> Self:
-        """A policy from plain lists; unknown names of lists are refused."""
-        known = {item.name for item in fields(cls)}
-        if unknown := set(lists) - known:
-            raise SiloError("usage", f"a policy has no '{min(unknown)}': use {', '.join(sorted(known))}")
-        given: dict[str, Any] = {name: None if value is None else frozenset(value) for name, value in lists.items()}
-        return cls(**given)
+    def of(cls, *, without: Iterable[str] = (), **lists: Any) -> Self:
+        """A policy from plain lists, each a limit unless it is None; unknown names of lists are refused."""
+        if unknown := set(lists) - set(_LISTS):
+            raise SiloError("usage", f"a policy has no '{min(unknown)}': use {', '.join(_LISTS)}, without")
+        limits = (Among(_LISTS[name], frozenset(lists[name])) for name in _LISTS if lists.get(name) is not None)
+        return cls(joined(All, limits), frozenset(without))
 
     def narrowed(self, other: Policy) -> Policy:
         """What both allow."""
-        both = {name: _both(getattr(self, name), getattr(other, name)) for name in ("tiers", *_COLUMNS)}
-        return Policy(**both, without=self.without | other.without)
+        return Policy(joined(All, (self.condition, other.condition)), self.without | other.without)
 
     def allows(self, bucket: Bucket) -> Mask:
         """Per document of a bucket, whether it may be used."""
-        mask = np.ones(len(bucket), dtype=np.bool_)
-        if self.tiers is not None:
-            mask &= np.isin(bucket.index["tier"], [TIERS.index(tier) for tier in self.tiers if tier in TIERS])
-        for name, column in _COLUMNS.items():
-            wanted = getattr(self, name)
-            if wanted is not None:
-                mask &= _named(bucket, column, wanted)
-        for row in (bucket.find(bytes.fromhex(name)) for name in self.without):
-            if row >= 0:
-                mask[row] = False
-        return mask
+        left_out = np.array([bytes.fromhex(name) for name in self.without], dtype="V16")
+        return self.condition.mask(bucket) & ~np.isin(bucket.index["id"], left_out)
 
 
 EVERYTHING = Policy()
-
-
-def _both(one: Names | None, other: Names | None) -> Names | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
-
-
-def _named(bucket: Bucket, column: str, wanted: Names) -> Mask:
-    numbers = [at for at, name in enumerate(bucket.names[column]) if name in wanted]
-    return np.isin(bucket.index[column], numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +164,7 @@ class Selector:
             mask &= _with_id(bucket, self.document)
         for column in NAMED:
             if wanted := getattr(self, column):
-                mask &= _named(bucket, column, frozenset([wanted]))
+                mask &= Among(column, frozenset([wanted])).mask(bucket)
         found = np.flatnonzero(mask).tolist()
         return list(filter(_contains(bucket, self.query), found)) if self.query else found
 
