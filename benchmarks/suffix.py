@@ -8,8 +8,10 @@ each prefix counts. infini-gram is asked for exact counts, with a shard per buck
 default, an estimate from about 1,000 occurrences. It is built for indexes far larger than memory and starts threads for
 every shard and for every part of a large count, which a busy machine with few cores makes slow to wait for: hence CPU
 time (all threads) beside wall time, and CPU time decides. Prefixes with an unknown last token are left out: infini-gram
-then counts the whole text, silo says nothing. Exit status 1: silo does not need `--bar` times less CPU time than the
-better exact infini-gram, or an answer differs from the naive search.
+then counts the whole text, silo says nothing. silo alone is timed by its CPU time at scoring a text with contexts of
+several lengths (`levels`) and at counting what follows a pattern and who holds it (`followers`, `holders`). Exit status
+1: silo does not need `--bar` times less CPU time than the better exact infini-gram, or an answer differs from the naive
+search.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ PEER = "infini-gram==2.6.0"
 BEGIN, SEPARATOR = 0, 65535
 EXACT = 1 << 60
 ROUNDS, CHUNK, PREFIX = 3, 100, 200
+ORDERS = (1, 2, 3, 4, 5, 6)
 
 Tokens = NDArray[np.uint16]
 Buckets = list[tuple[Tokens, NDArray[np.uint32]]]
@@ -157,7 +160,10 @@ def measure(
     sorted_after = time.perf_counter()
     search = SuffixSearch(buckets, BEGIN)
     opened_after = time.perf_counter()
-    systems = silo_systems(search, buckets)
+    bitmaps = [np.packbits(np.cumsum(tokens == BEGIN) % 10 != 0, bitorder="little") for tokens in arrays]
+    policies = {"silo": None, "silo, a tenth of the documents erased": search.allow(bitmaps)}
+    allowed_after = time.perf_counter()
+    systems = {name: silo_system(search, allowed) for name, allowed in policies.items()}
     known = [prefix for prefix in prefixes if search.continuations(prefix).length]
     peers: list[Peer] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -179,11 +185,17 @@ def measure(
         "buckets": count,
         "sort_seconds": round(sorted_after - began, 3),
         "open_milliseconds": round(1000 * (opened_after - sorted_after), 1),
+        "allow_milliseconds": round(1000 * (allowed_after - opened_after), 1),
         "prefixes": len(known),
         "prefixes_with_unknown_last_token": len(prefixes) - len(known),
         "microseconds": {name: summary(values) for name, values in times.items()},
         "ratios_to_silo": ratios(times, "silo"),
-        "microseconds_per_token_of_a_text": batch(search, held_out),
+        "microseconds_per_token_of_a_text": {
+            name: per_token(search, held_out[:30_000], allowed) for name, allowed in policies.items()
+        },
+        "microseconds_per_pattern": {
+            name: [per_pattern(search, known, order, allowed) for order in ORDERS] for name, allowed in policies.items()
+        },
         "mean_length": round(float(np.mean([length for length, _ in answers["silo"]])), 2),
         "median_length": float(np.median([length for length, _ in answers["silo"]])),
         "wrong": sum(ours != other for ours, other in zip(answers["silo"], plain, strict=True)),
@@ -191,23 +203,18 @@ def measure(
     }
 
 
-def silo_systems(search: Any, buckets: Buckets) -> dict[str, Ask]:
-    bitmaps = [np.packbits(np.cumsum(tokens == BEGIN) % 10 != 0, bitorder="little") for tokens, _ in buckets]
+def silo_system(search: Any, allowed: Any) -> Ask:
+    def ask(prefixes: list[list[int]]) -> tuple[Times, list[Answer]]:
+        times, answers = [], []
+        for prefix in map(np.array, prefixes):
+            began, cpu = time.perf_counter_ns(), time.process_time_ns()
+            answer = search.continuations(prefix, allowed=allowed)
+            times.append(((time.perf_counter_ns() - began) / 1000, (time.process_time_ns() - cpu) / 1000))
+            counts = zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True)
+            answers.append((answer.length, dict(counts)))
+        return np.array(times), answers
 
-    def asker(allowed: Any) -> Ask:
-        def ask(prefixes: list[list[int]]) -> tuple[Times, list[Answer]]:
-            times, answers = [], []
-            for prefix in map(np.array, prefixes):
-                began, cpu = time.perf_counter_ns(), time.process_time_ns()
-                answer = search.continuations(prefix, allowed=allowed)
-                times.append(((time.perf_counter_ns() - began) / 1000, (time.process_time_ns() - cpu) / 1000))
-                counts = zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True)
-                answers.append((answer.length, dict(counts)))
-            return np.array(times), answers
-
-        return ask
-
-    return {"silo": asker(None), "silo, a tenth of the documents erased": asker(bitmaps)}
+    return ask
 
 
 def rounds(systems: dict[str, Ask], prefixes: list[list[int]]) -> tuple[dict[str, Times], dict[str, list[Answer]]]:
@@ -253,16 +260,30 @@ def followers(tokens: Tokens, suffixes: NDArray[np.uint32], pattern: list[int]) 
     return Counter({t: c for t, c in zip(following.tolist(), counts.tolist(), strict=True) if t != BEGIN})
 
 
-def batch(search: Any, text: Tokens) -> dict[str, float]:
-    """Microseconds per token of `continuations_of` over 30,000 tokens of text, the least of the rounds."""
-    part, wall, cpu = text[:30_000], [], []
-    search.continuations_of(part[:10])
+def per_token(search: Any, text: Tokens, allowed: Any) -> float:
+    """Microseconds per token of `levels`."""
+    return round(least(lambda: search.levels(text, orders=ORDERS, allowed=allowed)) / len(text), 2)
+
+
+def per_pattern(search: Any, prefixes: list[list[int]], order: int, allowed: Any) -> dict[str, float]:
+    """Mean microseconds of the queries about the last tokens of prefixes, and how often these occur on average."""
+    patterns = [np.array(prefix[-order:]) for prefix in prefixes if BEGIN not in prefix[-order:]]
+    followers = least(lambda: [search.followers(pattern, allowed=allowed) for pattern in patterns])
+    holders = least(lambda: [search.holders(pattern, allowed=allowed) for pattern in patterns])
+    found = sum(len(search.holders(pattern, allowed=allowed)[0]) for pattern in patterns)
+    numbers = {"followers": followers, "holders": holders, "occurrences": found}
+    return {"order": order} | {name: round(number / len(patterns), 1) for name, number in numbers.items()}
+
+
+def least(action: Callable[[], object]) -> float:
+    """Microseconds of processor time, the least of the rounds after a first call."""
+    action()
+    times = []
     for _ in range(ROUNDS):
-        began, used = time.perf_counter(), time.process_time()
-        search.continuations_of(part)
-        wall.append((time.perf_counter() - began) / len(part) * 1e6)
-        cpu.append((time.process_time() - used) / len(part) * 1e6)
-    return {"wall": round(min(wall), 1), "cpu": round(min(cpu), 1)}
+        began = time.process_time()
+        action()
+        times.append(1e6 * (time.process_time() - began))
+    return min(times)
 
 
 def summary(times: Times) -> dict[str, dict[str, float]]:

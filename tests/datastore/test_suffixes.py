@@ -16,8 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from silo.datastore.suffixes import Bitmap, Continuations, Match, Suffixes, SuffixSearch, Tokens, suffix_array
+from silo.datastore.selection import EVERYTHING, Policy, Selector
+from silo.datastore.store import Store
+from silo.datastore.suffixes import (
+    Allowed,
+    Bitmap,
+    Continuations,
+    Followers,
+    Match,
+    Suffixes,
+    SuffixSearch,
+    Tokens,
+    suffix_array,
+)
+from silo.datastore.view import View
 from silo.errors import SiloError
+from tests.datastore.small import document as judged
+from tests.datastore.small import small_store
 
 Document = list[int]
 Alphabet = tuple[Literal["uint16", "uint32"], int, list[int]]
@@ -44,6 +59,10 @@ class World:
     def search(self, *, rebuilt: bool = False) -> SuffixSearch:
         return SuffixSearch([(tokens, suffix_array(tokens)) for tokens in self.arrays(rebuilt=rebuilt)], self.begin)
 
+    def limited(self) -> tuple[SuffixSearch, Allowed]:
+        search = self.search()
+        return search, search.allow(self.bitmaps())
+
     def arrays(self, *, rebuilt: bool = False) -> list[Tokens]:
         kept = self.kept() if rebuilt else self.buckets
         return [array([token for d in bucket for token in (self.begin, *d)], self.kind) for bucket in kept]
@@ -55,6 +74,7 @@ class World:
         ]
 
     def bitmaps(self) -> list[Bitmap | None]:
+        """None for a bucket that is allowed whole."""
         return [
             None if all(allowed) else pack([good for d, good in zip(bucket, allowed, strict=True) for _ in (0, *d)])
             for bucket, allowed in zip(self.buckets, self.allowed, strict=True)
@@ -89,7 +109,7 @@ def worlds(draw: st.DrawFn) -> World:
     documents = st.lists(st.sampled_from(letters), max_size=12)
     buckets = draw(st.lists(st.lists(documents, max_size=5), max_size=4))
     allowed = draw(st.tuples(*(st.lists(st.booleans(), min_size=len(b), max_size=len(b)) for b in buckets)))
-    text = draw(st.lists(st.sampled_from([*letters, *letters, begin, 5, -1]), max_size=14))
+    text = draw(st.lists(st.sampled_from([*letters, *letters, begin, 5, -1, 1 << 40]), max_size=14))
     copies = [document for bucket in buckets for document in bucket if document]
     if draw(st.booleans()) and copies:
         text += draw(st.sampled_from(copies))
@@ -157,7 +177,9 @@ def test_suffix_array_is_the_plain_order_of_suffixes(alphabet: Alphabet, data: s
 @settings(deadline=None, max_examples=500)
 def test_continuations_are_those_of_the_allowed_documents_read_plainly(world: World, longest: int, limit: int) -> None:
     expected = plainly(world, world.text, longest)
-    answer = world.search().continuations(world.text, allowed=world.bitmaps(), longest=longest, limit=limit)
+    search, allowed = world.limited()
+    assert search.longest(world.text, allowed=allowed, longest=longest) == expected.length
+    answer = search.continuations(world.text, allowed=allowed, longest=longest, limit=limit)
     assert answer.total == len(expected.where)
     first = Plain(expected.length, expected.counts, expected.ends, expected.where[:limit])
     assert said(answer, world.names()) == first
@@ -166,14 +188,17 @@ def test_continuations_are_those_of_the_allowed_documents_read_plainly(world: Wo
 @given(worlds(), st.integers(0, 8))
 @settings(deadline=None, max_examples=300)
 def test_a_bitmap_answers_like_buckets_that_never_held_the_others(world: World, limit: int) -> None:
-    masked, rebuilt = world.search(), world.search(rebuilt=True)
-    limits = world.bitmaps()
-    ours = said(masked.continuations(world.text, allowed=limits, limit=limit), world.names())
+    (masked, allowed), rebuilt = world.limited(), world.search(rebuilt=True)
+    ours = said(masked.continuations(world.text, allowed=allowed, limit=limit), world.names())
     assert ours == said(rebuilt.continuations(world.text, limit=limit), world.names(rebuilt=True))
-    left = masked.continuations_of(world.text, allowed=limits)
-    right = rebuilt.continuations_of(world.text)
+    left, right = masked.levels(world.text, orders=(1, 3), allowed=allowed), rebuilt.levels(world.text, orders=(1, 3))
     for name in ("lengths", "totals", "hits"):
         assert getattr(left, name).tolist() == getattr(right, name).tolist()
+    for size in range(4):
+        pattern = world.text[-size:]
+        assert plain(masked.followers(pattern, allowed=allowed)) == plain(rebuilt.followers(pattern))
+        mine, theirs = masked.holders(pattern, allowed=allowed), rebuilt.holders(pattern)
+        assert where(mine, world.names()) == where(theirs, world.names(rebuilt=True))
 
 
 @given(worlds(), st.lists(st.integers(0, 20), max_size=3), st.integers(0, 8))
@@ -184,8 +209,10 @@ def test_the_cuts_between_buckets_do_not_show(world: World, cuts: list[int], lim
     edges = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
     spans = [slice(low, high) for low, high in pairwise(edges)]
     other = World(world.kind, world.begin, [documents[s] for s in spans], [allowed[s] for s in spans], world.text)
-    one = world.search().continuations(world.text, allowed=world.bitmaps(), limit=limit)
-    two = other.search().continuations(world.text, allowed=other.bitmaps(), limit=limit)
+    answers = []
+    for search, permitted in (world.limited(), other.limited()):
+        answers.append(search.continuations(world.text, allowed=permitted, limit=limit))
+    one, two = answers
     assert said(one, world.names()) == said(two, other.names())
 
 
@@ -194,7 +221,8 @@ def test_the_cuts_between_buckets_do_not_show(world: World, cuts: list[int], lim
 def test_longest_match_is_the_first_of_the_longest(world: World, longest: int) -> None:
     documents = [document for bucket in world.kept() for document in bucket]
     known = after_begin(world.text, world.begin)
-    match = world.search().longest_match(world.text, world.bitmaps(), longest=longest)
+    search, allowed = world.limited()
+    match = search.longest_match(world.text, allowed=allowed, longest=longest)
     sizes = range(min(len(known), longest), 0, -1)
     found = next(((n, at) for n in sizes for at in occurrences(documents, known[len(known) - n :])[:1]), None)
     if found is None:
@@ -205,18 +233,58 @@ def test_longest_match_is_the_first_of_the_longest(world: World, longest: int) -
         assert world.names()[match.bucket, match.place] == (number, after - size)
 
 
-@given(worlds(), st.integers(0, 15), st.integers(0, 14))
+def followed(documents: list[Document], context: list[int]) -> Counter[int]:
+    """What follows a context within its document."""
+    ends = occurrences(documents, context) if context else []
+    return Counter(documents[number][after - 1] for number, after in ends if after <= len(documents[number]))
+
+
+def plain(answer: Followers) -> dict[int, int]:
+    assert [str(values.dtype) for values in (answer.tokens, answer.counts)] == ["uint32", "int64"]
+    counts = dict(zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True))
+    assert list(counts) == sorted(counts)
+    assert sum(counts.values()) == answer.total
+    return counts
+
+
+def where(
+    answer: tuple[NDArray[np.int32], NDArray[np.uint32]], names: dict[tuple[int, int], tuple[int, int]]
+) -> list[tuple[int, int]]:
+    assert [str(values.dtype) for values in answer] == ["int32", "uint32"]
+    return sorted(names[place] for place in zip(answer[0].tolist(), answer[1].tolist(), strict=True))
+
+
+@given(worlds(), st.integers(0, 15))
 @settings(deadline=None, max_examples=300)
-def test_scoring_a_text_asks_the_same_as_token_by_token(world: World, longest: int, start: int) -> None:
-    start = min(start, len(world.text))
-    scores = world.search().continuations_of(world.text, start, allowed=world.bitmaps(), longest=longest)
-    assert [str(a.dtype) for a in (scores.lengths, scores.totals, scores.hits)] == ["int32", "int64", "int64"]
-    assert len(scores.lengths) == len(world.text) - start
+def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size: int) -> None:
+    documents = [document for bucket in world.kept() for document in bucket]
+    pattern = world.text[max(0, len(world.text) - size) :]
+    inside = pattern and world.begin not in pattern
+    search, allowed = world.limited()
+    assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
+    held = [(number, after - 1) for number, after in occurrences(documents, pattern)] if inside else []
+    assert where(search.holders(pattern, allowed=allowed), world.names()) == held
+
+
+@given(worlds(), st.integers(0, 15), st.integers(0, 14), st.sets(st.integers(1, 7), min_size=1))
+@settings(deadline=None, max_examples=500)
+def test_levels_are_those_of_the_allowed_documents_read_plainly(
+    world: World, longest: int, start: int, some: set[int]
+) -> None:
+    documents = [document for bucket in world.kept() for document in bucket]
+    start, orders = min(start, len(world.text)), sorted(some)
+    search, allowed = world.limited()
+    levels = search.levels(world.text, start, orders=orders, allowed=allowed, longest=longest)
+    assert [str(a.dtype) for a in (levels.lengths, levels.totals, levels.hits)] == ["int32", "int64", "int64"]
+    assert levels.totals.shape == levels.hits.shape == (len(world.text) - start, len(orders) + 1)
     for row, token in enumerate(world.text[start:]):
-        expected = plainly(world, world.text[: start + row], longest)
-        assert scores.lengths[row] == expected.length
-        assert scores.totals[row] == len(expected.where)
-        assert scores.hits[row] == expected.counts.get(token, 0)
+        before = after_begin(world.text[: start + row], world.begin)
+        length = plainly(world, before, longest).length
+        assert levels.lengths[row] == length
+        for column, size in enumerate([*orders, length if length > orders[-1] else 0]):
+            counts = followed(documents, before[len(before) - size :]) if size <= len(before) else Counter()
+            assert levels.totals[row, column] == counts.total()
+            assert levels.hits[row, column] == counts[token]
 
 
 def zipfian(tokens: int, *, seed: int) -> NDArray[np.uint16]:
@@ -234,26 +302,50 @@ def large() -> list[tuple[Tokens, Suffixes]]:
 
 
 @pytest.mark.parametrize("limited", [False, True])
+def test_levels_say_row_by_row_what_followers_and_longest_say(
+    large: list[tuple[Tokens, Suffixes]], limited: bool
+) -> None:
+    search = SuffixSearch(large, 0)
+    allowed = search.allow([even_documents(tokens) for tokens, _ in large]) if limited else None
+    text = [*zipfian(500, seed=9).tolist(), *large[1][0][1000:1100].tolist()]
+    orders, start = (1, 2, 4), 40
+    levels = search.levels(text, start, orders=orders, allowed=allowed)
+    assert (levels.lengths > 4).sum() > 20
+    for row, token in enumerate(text[start:]):
+        before = after_begin(text[: start + row], 0)
+        length = search.longest(before, allowed=allowed)
+        assert levels.lengths[row] == length
+        for column, size in enumerate((*orders, length if length > 4 else 0)):
+            counts = plain(search.followers(before[-size:] if 0 < size <= len(before) else [], allowed=allowed))
+            assert levels.totals[row, column] == sum(counts.values())
+            assert levels.hits[row, column] == counts.get(token, 0)
+
+
+@pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("pattern", [[1], [1, 1], [2, 1], [1, 1, 1], [40], [600, 1]])
 def test_frequent_suffixes_are_counted_whole(
     large: list[tuple[Tokens, Suffixes]], pattern: list[int], limited: bool
 ) -> None:
-    answer = SuffixSearch(large, 0).continuations(
-        [0, *pattern], allowed=[even_documents(tokens) for tokens, _ in large] if limited else None
-    )
-    counts, ends, where = Counter[int](), 0, list[tuple[int, int]]()
+    search = SuffixSearch(large, 0)
+    allowed = search.allow([even_documents(tokens) for tokens, _ in large]) if limited else None
+    answer, followers = search.continuations([0, *pattern], allowed=allowed), search.followers(pattern, allowed=allowed)
+    counts, ends, nexts, lasts = Counter[int](), 0, list[tuple[int, int]](), list[tuple[int, int]]()
     for number, (tokens, _) in enumerate(large):
         good = np.unpackbits(even_documents(tokens), bitorder="little") if limited else np.ones(len(tokens) + 8)
         extended = [*tokens.tolist(), 0]
         for after in range(len(pattern), len(tokens) + 1):
             if extended[after - len(pattern) : after] == pattern and good[after - 1]:
                 counts[extended[after]] += 1
-                where += [(number, after)] if extended[after] else []
+                nexts += [(number, after)] if extended[after] else []
+                lasts.append((number, after - 1))
     ends = counts.pop(0, 0)
     assert answer.length == len(pattern)
     assert dict(zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True)) == dict(sorted(counts.items()))
-    assert (answer.total, answer.ends) == (len(where), ends)
-    assert list(zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)) == where[:64]
+    assert plain(followers) == dict(sorted(counts.items()))
+    assert (answer.total, answer.ends) == (len(nexts), ends)
+    assert list(zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)) == nexts[:64]
+    buckets, places = search.holders(pattern, allowed=allowed)
+    assert sorted(zip(buckets.tolist(), places.tolist(), strict=True)) == lasts
 
 
 def even_documents(tokens: Tokens) -> Bitmap:
@@ -293,9 +385,9 @@ def test_a_copied_stretch_is_found_in_full_length() -> None:
     search = SuffixSearch([(tokens, suffix_array(tokens))], 0)
     assert search.longest_match(tokens[100:1400]) == Match(1000, 0, 400)
     assert search.longest_match(tokens[100:1400], longest=5000) == Match(1300, 0, 100)
-    scores = search.continuations_of(tokens[100:1400], longest=300)
-    assert scores.lengths.max() == 300
-    assert (scores.hits[20:] >= 1).all()
+    levels = search.levels(tokens[100:1400], orders=(2,), longest=300)
+    assert levels.lengths.max() == 300
+    assert (levels.hits[20:] >= 1).all()
 
 
 def test_nothing_is_found_in_nothing() -> None:
@@ -304,7 +396,8 @@ def test_nothing_is_found_in_nothing() -> None:
         search = SuffixSearch(buckets, 0)
         assert search.continuations([1, 2]).length == search.continuations([]).length == 0
         assert search.longest_match([1]) == Match(0, -1, -1)
-        assert search.continuations_of([1, 2]).lengths.tolist() == [0, 0]
+        assert search.longest([1]) == search.followers([1]).total == len(search.holders([1])[0]) == 0
+        assert search.levels([1, 2], orders=(1,)).totals.tolist() == [[0, 0], [0, 0]]
 
 
 def test_arrays_that_would_be_misread_are_refused() -> None:
@@ -328,6 +421,102 @@ def test_arrays_that_would_be_misread_are_refused() -> None:
     bitmaps: list[Any] = [[], [None, None], [np.empty(0, dtype=np.uint8)], [np.ones(3, dtype=bool)]]
     for allowed in bitmaps:
         with pytest.raises(SiloError):
-            search.continuations([1], allowed=allowed)
+            search.allow(allowed)
+    with pytest.raises(SiloError, match="another search"):
+        search.followers([1], allowed=SuffixSearch([(tokens, suffixes)], 0).allow([None]))
     with pytest.raises(SiloError):
-        search.continuations_of([1, 2], start=3)
+        search.levels([1, 2], 3, orders=(1,))
+    for orders in ((), (0, 1), (2, 1), (1, 1)):
+        with pytest.raises(SiloError, match="ascending"):
+            search.levels([1, 2], orders=orders)
+
+
+TEXTS = [f"Note {n} tells of {n * 37} apples, {n % 5} pears and the {n}th winter of the north. " * 3 for n in range(40)]
+NOTES = [judged(f"d{n}", text, owner=f"owner{n % 4}") for n, text in enumerate([*TEXTS, "x", "of"])]
+PATTERNS = [b"o", b"th", b" winter of", b"apples, 3 pears", b"of", b"x", b"", b"zzz", TEXTS[7].encode()]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = small_store(tmp_path_factory.mktemp("notes") / "store", searches=("ngram",))
+    made.add(NOTES)
+    return made
+
+
+def held_by(view: View, pattern: bytes, policy: Policy = EVERYTHING) -> dict[str, int]:
+    rows, counts = view.holders([*pattern], policy)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    names = [view.document(row).external_id for row in rows.tolist()]
+    return dict(zip(names, counts.tolist(), strict=True))
+
+
+def overlapping(text: str, pattern: bytes) -> int:
+    data = text.encode()
+    return sum(data.startswith(pattern, at) for at in range(len(data))) if pattern else 0
+
+
+@pytest.mark.parametrize(
+    "policy", [EVERYTHING, Policy.of(owners=["owner2"]), Policy.of(without=[item.id for item in NOTES[:30]])]
+)
+def test_a_view_counts_what_the_allowed_documents_hold(store: Store, tmp_path: Path, policy: Policy) -> None:
+    with store.reading() as view:
+        allowed = [item for item in NOTES if item.id in permitted(view, policy)]
+        alone = small_store(tmp_path / "alone", searches=("ngram",))
+        alone.add(allowed)
+        text = [*b"Note 7 tells of 9 winters of the", 256, *b"north. Note 11"]
+        with alone.reading() as other:
+            for pattern in PATTERNS:
+                counts = {item.external_id: overlapping(item.text, pattern) for item in allowed}
+                for _ in "ab":
+                    assert held_by(view, pattern, policy) == {name: count for name, count in counts.items() if count}
+                    assert plain(view.followers([*pattern], policy)) == plain(other.followers([*pattern]))
+                assert view.longest([*pattern], policy) == other.continuations([*pattern]).length
+            for start in (0, 20):
+                mine = view.levels(text, start, policy, orders=(1, 3, 6))
+                theirs = other.levels(text, start, orders=(1, 3, 6))
+                assert mine.lengths.tolist() == theirs.lengths.tolist()
+                assert mine.totals.tolist() == theirs.totals.tolist()
+                assert mine.hits.tolist() == theirs.hits.tolist()
+
+
+def permitted(view: View, policy: Policy) -> set[str]:
+    masks = [policy.allows(bucket) for bucket in view.buckets]
+    return {
+        name
+        for bucket, mask in zip(view.buckets, masks, strict=True)
+        for name, good in zip(bucket.ids(), mask, strict=True)
+        if good
+    }
+
+
+def test_frequent_answers_are_counted_once_and_cannot_be_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silo.datastore.view._REMEMBERED", 2)
+    with store.reading() as view:
+        first = view.followers([*b" "])
+        assert first.total > 1024
+        with pytest.raises(ValueError, match="read-only"):
+            first.counts[0] = 7
+        assert view.followers([*b" "]).tokens is first.tokens
+        assert view.followers([*b"winter"]).tokens is not view.followers([*b"winter"]).tokens
+        assert view.holders([*b" "])[0] is view.holders([*b" "])[0]
+        some = view.followers([*b" "], Policy.of(owners=["owner0", "owner1", "owner2"]))
+        assert 1024 < some.total < first.total
+        assert view.followers([*b" "]).tokens is not first.tokens
+
+
+def test_threads_share_frequent_answers(store: Store) -> None:
+    patterns = [bytes([letter]) for letter in b" eatonrhsp"] * 20
+    with store.reading() as view, ThreadPoolExecutor(4) as pool:
+        alone = [held_by(view, pattern) for pattern in patterns]
+        assert list(pool.map(lambda pattern: held_by(view, pattern), patterns)) == alone
+
+
+def test_an_erased_document_is_counted_no_more(tmp_path: Path) -> None:
+    made = small_store(tmp_path / "store", searches=("ngram",))
+    made.add(NOTES)
+    with made.reading() as view:
+        assert "d3" in held_by(view, b"th winter")
+    made.erase(Selector(document="d3"))
+    with made.reading() as view:
+        assert set(held_by(view, b"th winter")) == {f"d{n}" for n in range(40) if n != 3}
+        assert view.followers([*b"th winter"]).total == 39 * 3

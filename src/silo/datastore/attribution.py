@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from silo.datastore.bucket import Bucket
 
 _SHIFT = 8
+_FEW = 4096
 Numbers = NDArray[np.int64]
 
 
@@ -40,6 +41,30 @@ class TokenTable:
         rows, positions, values = found.reshape(3, *buckets.shape)
         return rows, positions, values
 
+    def count_documents(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
+        """The numbers of the documents that hold these places, ascending, and how many each holds."""
+        rows = np.empty(len(places), dtype=np.int64)
+        _documents(buckets, places, self._bases, self._firsts, self._hints, rows)
+        if len(rows) <= _FEW:
+            return np.unique(rows, return_counts=True)
+        counts = np.bincount(rows)
+        found = np.flatnonzero(counts)
+        return found, counts[found]
+
+
+@numba.njit(cache=True, nogil=True)
+def _document(place: int, firsts: Numbers, hints: Numbers) -> int:
+    row: int = hints[place >> _SHIFT]
+    while firsts[row + 1] <= place:
+        row += 1
+    return row
+
+
+@numba.njit(cache=True, nogil=True)
+def _documents(buckets: Any, places: Any, bases: Numbers, firsts: Numbers, hints: Numbers, rows: Numbers) -> None:
+    for at in range(len(places)):
+        rows[at] = _document(bases[buckets[at]] + np.int64(places[at]), firsts, hints)
+
 
 @numba.njit(cache=True, nogil=True)
 def _look_up(
@@ -50,9 +75,7 @@ def _look_up(
             found[0, at] = found[1, at] = found[2, at] = -1
             continue
         place = bases[buckets[at]] + np.int64(places[at])
-        row = hints[place >> _SHIFT]
-        while firsts[row + 1] <= place:
-            row += 1
+        row = _document(place, firsts, hints)
         found[0, at] = row
         found[1, at] = place - firsts[row]
         found[2, at] = tokens[place]

@@ -224,11 +224,15 @@ class Store:
                 self._retire(view)
 
     def search(self, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int = PROBES) -> Neighbours:
-        """The nearest allowed rows of each key [keys, width]; the first search of an opened store is tested before."""
+        """The nearest allowed rows of each key [keys, width]."""
+        with self.reading() as view:
+            return view.search(self.tested_tables(), keys, k, policy, probes=probes)
+
+    def tested_tables(self) -> SearchTables:
+        """What token search needs of the codec; before the first search of an opened store the search is tested."""
         if self.recall is None:
             self.recall = self.self_test()["recall"]
-        with self.reading() as view:
-            return view.search(self.search_tables(), keys, k, policy, probes=probes)
+        return self.search_tables()
 
     def search_tables(self) -> SearchTables:
         """What token search needs of the codec."""

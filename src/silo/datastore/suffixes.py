@@ -1,10 +1,10 @@
-"""Suffix search (infinity-gram): what followed the longest stretch of a prefix that allowed documents hold, exactly.
+"""Suffix search (infinity-gram): what allowed documents hold after a context, or after its longest known part, exactly.
 
 A bucket is `tokens` (uint16 or uint32, documents end to end, each opened by the token `begin`) and `suffixes` (uint32,
 the places of `tokens` in the order of the text from there to the end of the bucket, a text before its extensions).
-Nothing is sampled, capped or estimated, and no stretch reaches from one document into the next. With a bitmap of
-allowed places every answer is the answer of buckets that hold the allowed documents alone: an erased or forbidden
-document decides neither a length nor a count nor which occurrences are named.
+Nothing is sampled, capped or estimated, and no stretch reaches from one document into the next. With some documents
+allowed every answer is the answer of buckets that hold these alone: an erased or forbidden document decides neither a
+length nor a count nor which occurrences are named.
 
 The kernels read the buckets where they lie, by address: `SuffixSearch` checks types, sizes and ranges when it is made
 and keeps the arrays alive. They run without the interpreter lock and share nothing they write.
@@ -16,31 +16,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 from pydivsufsort import divsufsort
 
+from silo.datastore.suffix_spans import (
+    TABLE_WIDTH,
+    Ints,
+    OpenBucket,
+    Store,
+    count_allowed,
+    count_followed,
+    first_places,
+    kernel,
+    lengthen,
+    longest_usable,
+    next_tokens,
+    open_bucket,
+    reach_of,
+    signed,
+    span_of,
+    spans_of,
+    split,
+    tally,
+    usable,
+)
 from silo.errors import SiloError
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Suffixes = NDArray[np.uint32]
 Bitmap = NDArray[np.uint8]
 Ids = Sequence[int] | NDArray[np.integer[Any]]
-Allowed = Sequence[Bitmap | None] | None
-"""Per bucket None (everything) or one bit per place, bit `place & 7` of byte `place >> 3`; None: no limits at all."""
-
-_Ints = NDArray[np.int64]
-_Store = tuple[Any, _Ints, _Ints, int]
-"""No tokens of the right type, of each bucket three addresses and two sizes, the bitmaps' addresses, begin."""
-
-_TABLE_WIDTH = 1 << 18
-"""Ids from here on share one entry in the table of first tokens, and are counted by sorting."""
-_FEW = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +64,7 @@ class Continuations:
 
     length: int
     tokens: NDArray[np.uint32]
-    counts: _Ints
+    counts: Ints
     total: int
     ends: int
     buckets: NDArray[np.int32]
@@ -63,12 +72,26 @@ class Continuations:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Statistics:
-    """Per token of a text `lengths` (int32) and `totals` (int64) of the continuations before it, and its own `hits`."""
+class Followers:
+    """The tokens (uint32, ascending) after all of a context, their counts (int64), and the sum of these."""
+
+    tokens: NDArray[np.uint32]
+    counts: Ints
+    total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """What is known before each token (row) of a text, for contexts of given orders and the longest one.
+
+    `lengths` (int32 [rows]): tokens of the longest context that anything follows. `totals` and `hits` (int64
+    [rows, orders + 1]): how often the last n tokens are followed in their document, and by the row's own token. The
+    last column is of the longest context where that is longer than all orders, else 0.
+    """
 
     lengths: NDArray[np.int32]
-    totals: _Ints
-    hits: _Ints
+    totals: Ints
+    hits: Ints
 
 
 class Match(NamedTuple):
@@ -77,6 +100,15 @@ class Match(NamedTuple):
     length: int
     bucket: int
     place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allowed:
+    """The documents that may be counted and named; made once per policy by `SuffixSearch.allow`."""
+
+    _table: Ints
+    _addresses: Ints
+    _kept: tuple[NDArray[Any], ...]
 
 
 def suffix_array(tokens: Tokens) -> Suffixes:
@@ -94,46 +126,68 @@ class SuffixSearch:
         self._kind = np.empty(0, dtype=self._arrays[0][0].dtype if self._arrays else np.uint16)
         _require(all(tokens.dtype == self._kind.dtype for tokens, _ in self._arrays), "buckets of different types")
         largest = max((int(tokens.max()) for tokens, _ in self._arrays if len(tokens)), default=0)
-        width = min(largest + 1, _TABLE_WIDTH)
+        width = min(largest + 1, TABLE_WIDTH)
         self._firsts = np.zeros((len(self._arrays), width + 1), dtype=np.uint32)
-        self._everything = np.zeros(len(self._arrays), dtype=np.int64)
         self._table = np.empty((len(self._arrays), 5), dtype=np.int64)
         for row, firsts, (tokens, suffixes) in zip(self._table, self._firsts, self._arrays, strict=True):
             firsts[1:] = np.bincount(np.minimum(tokens, np.int64(width)), minlength=width)[:width].cumsum()
             row[:] = tokens.ctypes.data, suffixes.ctypes.data, firsts.ctypes.data, len(tokens), width
+        self._everything = self.allow([None] * len(self._arrays))
+
+    def allow(self, bitmaps: Sequence[Bitmap | None]) -> Allowed:
+        """Per bucket None for all of it, or one bit per place: bit `place & 7` of byte `place >> 3`.
+
+        A document is allowed with all of its places or none. What is made of a bitmap takes a quarter byte per place.
+        """
+        _require(len(bitmaps) == len(self._arrays), f"{len(bitmaps)} bitmaps for {len(self._arrays)} buckets")
+        addresses, kept = np.zeros((len(bitmaps), 2), dtype=np.int64), list[NDArray[Any]]()
+        for number, bitmap in enumerate(bitmaps):
+            if bitmap is not None:
+                suffixes = self._arrays[number][1]
+                plain = bitmap.dtype == np.uint8 and bitmap.ndim == 1 and bitmap.flags.c_contiguous
+                enough = plain and 8 * len(bitmap) >= len(suffixes)
+                _require(enough, f"bitmap {number} is not plain uint8 with {len(suffixes)} bits")
+                kept += [bitmap, _ranks(bitmap, suffixes)]
+                addresses[number] = [array.ctypes.data for array in kept[-2:]]
+        return Allowed(self._table, addresses, tuple(kept))
 
     def continuations(
-        self, prefix: Ids, *, allowed: Allowed = None, longest: int = 1000, limit: int = 64
+        self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000, limit: int = 64
     ) -> Continuations:
         """What follows the longest suffix (at most `longest` tokens, after the last `begin`) that anything follows."""
-        store, _kept = self._store(allowed)
-        return Continuations(*_continuations(store, _tail(prefix, longest), max(limit, 0)))
+        return Continuations(*_continuations(self._store(allowed), _tail(prefix, longest), max(limit, 0)))
 
-    def longest_match(self, ids: Ids, allowed: Allowed = None, *, longest: int = 1000) -> Match:
+    def longest(self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> int:
+        """The length `continuations` finds, without counting what follows."""
+        return int(longest_usable(self._store(allowed), _tail(prefix, longest), True))
+
+    def longest_match(self, ids: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> Match:
         """The longest suffix of `ids` (at most `longest` tokens, after the last `begin`) that occurs at all."""
-        store, _kept = self._store(allowed)
-        return Match(*_longest_match(store, _tail(ids, longest)))
+        return Match(*_longest_match(self._store(allowed), _tail(ids, longest)))
 
-    def continuations_of(self, ids: Ids, start: int = 0, *, allowed: Allowed = None, longest: int = 1000) -> Statistics:
-        """Score a text: a row for each of `ids[start:]`, with what `continuations` says of all that is before it."""
+    def followers(self, context: Ids, *, allowed: Allowed | None = None) -> Followers:
+        """What follows all of the context; nothing if it is empty or contains `begin`."""
+        return Followers(*_followers(self._store(allowed), _tail(context, len(context))))
+
+    def holders(self, pattern: Ids, *, allowed: Allowed | None = None) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+        """Bucket and place of the last token of every occurrence; none of an empty pattern or one with `begin`."""
+        buckets, places = _holders(self._store(allowed), _tail(pattern, len(pattern)))
+        return buckets, places
+
+    def levels(
+        self, ids: Ids, start: int = 0, *, orders: Sequence[int], allowed: Allowed | None = None, longest: int = 1000
+    ) -> Levels:
+        """Score a text: a row for each of `ids[start:]`, with what is known of all that is before it."""
         _require(0 <= start <= len(ids), f"start is {start}, not 0 to {len(ids)}")
-        store, _kept = self._store(allowed)
-        return Statistics(*_statistics(store, _tail(ids, len(ids)), start, max(longest, 0)))
+        rising = all(low < high for low, high in pairwise((0, *orders)))
+        _require(len(orders) > 0 and rising, f"orders are {tuple(orders)}, not ascending from 1 or more")
+        sizes = np.array(orders, dtype=np.int64)
+        return Levels(*_levels(self._store(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
 
-    def _store(self, allowed: Allowed) -> tuple[_Store, list[Bitmap | None]]:
-        """What the kernels take, and the bitmaps: they must outlive the call."""
-        kept: list[Bitmap | None] = [None] * len(self._arrays) if allowed is None else list(allowed)
-        _require(len(kept) == len(self._arrays), f"{len(kept)} bitmaps for {len(self._arrays)} buckets")
-        bits = self._everything if allowed is None else np.array([*map(self._bits, range(len(kept)), kept)], np.int64)
-        return (self._kind, self._table, bits, self._begin), kept
-
-    def _bits(self, number: int, bitmap: Bitmap | None) -> int:
-        if bitmap is None:
-            return 0
-        places = len(self._arrays[number][0])
-        plain = bitmap.dtype == np.uint8 and bitmap.ndim == 1 and bitmap.flags.c_contiguous
-        _require(plain and 8 * len(bitmap) >= places, f"bitmap {number} is not plain uint8 with {places} bits")
-        return int(bitmap.ctypes.data)
+    def _store(self, allowed: Allowed | None) -> Store:
+        chosen = allowed or self._everything
+        _require(chosen._table is self._table, "what is allowed was allowed for another search")
+        return self._kind, self._table, chosen._addresses, self._begin
 
 
 def _require(holds: bool, message: str) -> None:
@@ -151,250 +205,171 @@ def _checked(number: int, begin: int, tokens: Tokens, suffixes: Suffixes) -> tup
     return tokens, suffixes
 
 
-def _tail(ids: Ids, longest: int) -> _Ints:
+def _tail(ids: Ids, longest: int) -> Ints:
     """The last tokens, always copied: a kernel would be compiled anew for an array that is read-only or strided."""
     return np.array(ids[max(0, len(ids) - max(longest, 0)) :], dtype=np.int64, order="C")
 
 
-class _Bucket(NamedTuple):
-    """Pointers to the arrays, their sizes, whether the bitmap counts. Plain values: to pass them on costs nothing."""
-
-    tokens: Any
-    suffixes: Any
-    firsts: Any
-    bitmap: Any
-    places: int
-    width: int
-    limited: bool
-    begin: int
+def _ranks(bitmap: Bitmap, suffixes: Suffixes) -> NDArray[np.uint64]:
+    """For every 64 suffixes how many before them are allowed, and which of them are: see `OpenBucket`."""
+    bits = np.zeros(64 * (len(suffixes) // 64 + 1), dtype=np.bool_)
+    bits[: len(suffixes)] = np.unpackbits(bitmap, bitorder="little").view(np.bool_)[suffixes]
+    words = np.packbits(bits, bitorder="little").view(np.uint64)
+    counts = np.bitwise_count(words).astype(np.uint64)
+    return np.stack([counts.cumsum() - counts, words], axis=1)
 
 
-def _cast(_context: Any, _address: Any, kind: Any) -> Any:
-    pointer: Any = types.CPointer
-    return pointer(kind.dtype)(types.int64, kind), lambda context, builder, signature, arguments: builder.inttoptr(
-        arguments[0], context.get_value_type(signature.return_type)
-    )
+@kernel
+def _followers(store: Store, context: Ints) -> tuple[NDArray[np.uint32], Ints, int]:
+    """What follows a context: tokens, counts, and their sum."""
+    found, each, _ = next_tokens(store, len(context), spans_of(store, context))
+    tokens, counts = tally(found, each)
+    return tokens, counts, counts.sum()
 
 
-_kernel = numba.njit(cache=True, nogil=True)
-_pointer: Any = intrinsic(_cast)
-_signed: Any = np.int64
+@kernel
+def _holders(store: Store, pattern: Ints) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+    """Bucket and place of the last token of every allowed occurrence."""
+    spans = spans_of(store, pattern)
+    room, known = (spans[:, 1] - spans[:, 0]).sum(), 0
+    buckets, places = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.uint32)
+    for number in range(len(spans)):
+        bucket = open_bucket(store, number)
+        for row in range(spans[number, 0], spans[number, 1]):
+            place = signed(bucket.suffixes[row])
+            if usable(bucket, place, len(pattern), False):
+                buckets[known], places[known] = number, place + len(pattern) - 1
+                known += 1
+    return buckets[:known], places[:known]
 
 
-@_kernel
-def _open(store: _Store, number: int) -> _Bucket:
-    kind, table, bits, begin = store
-    tokens, suffixes = _pointer(table[number, 0], kind.dtype), _pointer(table[number, 1], np.uint32)
-    firsts, bitmap = _pointer(table[number, 2], np.uint32), _pointer(bits[number], np.uint8)
-    return _Bucket(tokens, suffixes, firsts, bitmap, table[number, 3], table[number, 4], bits[number] != 0, begin)
-
-
-@_kernel
-def _matches(bucket: _Bucket, place: int, pattern: _Ints) -> bool:
-    at = len(pattern) if place + len(pattern) <= bucket.places else -1
-    while at > 0 and bucket.tokens[place + at - 1] == pattern[at - 1]:
-        at -= 1
-    return at == 0
-
-
-@_kernel
-def _bound(bucket: _Bucket, pattern: _Ints, low: int, high: int, past: bool) -> int:
-    """The first suffix in [low, high) not below the pattern, or `past` all that begin with it.
-
-    What the suffixes on both sides share with the pattern is not compared again.
-    """
-    shared_low, shared_high = 0, 0
-    while low < high:
-        middle = (low + high) >> 1
-        place = _signed(bucket.suffixes[middle])
-        stop = min(len(pattern), bucket.places - place)
-        same = min(shared_low, shared_high)
-        while same < stop and bucket.tokens[place + same] == pattern[same]:
-            same += 1
-        if not past if same == len(pattern) else same < stop and bucket.tokens[place + same] > pattern[same]:
-            high, shared_high = middle, same
-        else:
-            low, shared_low = middle + 1, same
-    return low
-
-
-@_kernel
-def _interval(bucket: _Bucket, pattern: _Ints) -> tuple[int, int]:
-    """The suffixes that begin with the pattern; their end is looked for near their start."""
-    first, width, step = pattern[0], bucket.width, 1
-    low = _signed(bucket.firsts[max(0, min(first, width))])
-    end = _signed(bucket.firsts[first + 1]) if 0 <= first < width else bucket.places
-    low = _bound(bucket, pattern, low, end, False)
-    while low + step <= end and _matches(bucket, _signed(bucket.suffixes[low + step - 1]), pattern):
-        step *= 2
-    return low, _bound(bucket, pattern, low + step // 2, min(low + step, end), True)
-
-
-@_kernel
-def _narrow(bucket: _Bucket, size: int, low: int, high: int, token: int) -> int:
-    """The first of the suffixes [low, high), alike in `size` tokens, with a next token not below `token`, if any."""
-    while low < high:
-        middle = (low + high) >> 1
-        after = _signed(bucket.suffixes[middle]) + size
-        if after == bucket.places or bucket.tokens[after] < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@_kernel
-def _usable(bucket: _Bucket, after: int, followed: bool) -> bool:
-    """Whether the occurrence that ends before `after` is allowed and, if asked for, followed in its document."""
-    if bucket.limited and not (bucket.bitmap[(after - 1) >> 3] >> ((after - 1) & 7)) & 1:
-        return False
-    return not followed or (after < bucket.places and bucket.tokens[after] != bucket.begin)
-
-
-@_kernel
-def _count(bucket: _Bucket, size: int, low: int, high: int, followed: bool, enough: int = -1) -> int:
-    """How many of the suffixes [low, high), alike in `size` tokens, are usable; a bitmap is read until `enough` are."""
-    if bucket.limited:
-        count = 0
-        for row in range(low, high):
-            count += _usable(bucket, _signed(bucket.suffixes[row]) + size, followed)
-            if count == enough:
-                break
-        return count
-    if not followed or low == high:
-        return high - low
-    first, begins = _narrow(bucket, size, low, high, 0), _narrow(bucket, size, low, high, bucket.begin)
-    return begins - first + high - _narrow(bucket, size, begins, high, bucket.begin + 1)
-
-
-@_kernel
-def _search(store: _Store, ids: _Ints, bound: int, followed: bool) -> tuple[int, _Ints]:
-    """The longest usable suffix of `ids`, at most `bound` tokens, and from where to where each bucket has it.
-
-    Each bucket is first asked for one token more than the best so far, then in steps that double, then halve.
-    """
-    best, reach, rows = 0, 0, np.zeros((len(store[1]), 2), dtype=np.int64)
-    while reach < min(bound, len(ids)) and ids[len(ids) - 1 - reach] != store[3]:
-        reach += 1
-    for number in range(len(rows)):
-        bucket, step, ceiling = _open(store, number), 1, reach + 1
-        while best + 1 < ceiling:
-            size = min(best + step, ceiling - 1)
-            low, high = _interval(bucket, ids[len(ids) - size :])
-            if _count(bucket, size, low, high, followed, 1):
-                best, step = size, 2 * step
-            else:
-                ceiling, step = size, max(1, (size - best) // 2)
-    for number in range(len(rows) if best else 0):
-        rows[number, 0], rows[number, 1] = _interval(_open(store, number), ids[len(ids) - best :])
-    return best, rows
-
-
-@_kernel
-def _followers(store: _Store, size: int, rows: _Ints) -> tuple[NDArray[np.uint32], int]:
-    """The next token of every usable occurrence, and how many documents end instead."""
-    found, count, usable = np.empty((rows[:, 1] - rows[:, 0]).sum(), dtype=np.uint32), 0, 0
-    for number in range(len(rows)):
-        bucket = _open(store, number)
-        for row in range(rows[number, 0], rows[number, 1]):
-            after = _signed(bucket.suffixes[row]) + size
-            usable += _usable(bucket, after, False)
-            if _usable(bucket, after, True):
-                found[count] = bucket.tokens[after]
-                count += 1
-    return found[:count], usable - count
-
-
-@_kernel
-def _tally(found: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], _Ints]:
-    """The distinct tokens, ascending, and their counts: with a counter for each id, or by sorting if they are few."""
-    if len(found) > _FEW and found.max() < _TABLE_WIDTH:
-        counters = np.zeros(found.max() + 1, dtype=np.int64)
-        for token in found:
-            counters[token] += 1
-        tokens = np.flatnonzero(counters)
-        return tokens.astype(np.uint32), counters[tokens]
-    found.sort()
-    counts, distinct = np.zeros(len(found), dtype=np.int64), 0
-    for token in found:
-        if not distinct or found[distinct - 1] != token:
-            found[distinct] = token
-            distinct += 1
-        counts[distinct - 1] += 1
-    return found[:distinct].copy(), counts[:distinct].copy()
-
-
-@_kernel
-def _first_places(bucket: _Bucket, pattern: _Ints, low: int, high: int, room: int, followed: bool) -> _Ints:
-    """The smallest places where a usable occurrence begins, ascending, at most `room`.
-
-    A frequent pattern is soon met in the text itself; that is given up after as many places as there are suffixes.
-    """
-    room, kept, limit = min(room, high - low), 0, bucket.places
-    found = np.empty(2 * room, dtype=np.int64)
-    for place in range(high - low):
-        if kept == room:
-            return found[:room]
-        if _matches(bucket, place, pattern) and _usable(bucket, place + len(pattern), followed):
-            found[kept] = place
-            kept += 1
-    kept = 0
-    for row in range(low, high):
-        place = _signed(bucket.suffixes[row])
-        if place < limit and _usable(bucket, place + len(pattern), followed):
-            found[kept] = place
-            kept += 1
-            if kept == 2 * room:
-                found.sort()
-                kept, limit = room, found[room - 1]
-    return np.sort(found[:kept])[:room]
-
-
-@_kernel
-def _continuations(store: _Store, ids: _Ints, limit: int) -> Any:
-    length, rows = _search(store, ids, len(ids), True)
-    found, ends = _followers(store, length, rows)
-    tokens, counts = _tally(found)
-    buckets, named = np.empty(min(limit, len(found)), dtype=np.int32), 0
-    places = np.empty(len(buckets), dtype=np.uint32)
-    for number in range(len(rows)):
-        low, high, room = rows[number, 0], rows[number, 1], len(places) - named
+@kernel
+def _continuations(store: Store, ids: Ints, limit: int) -> Any:
+    """The fields of `Continuations`."""
+    length = longest_usable(store, ids, True)
+    pattern = ids[len(ids) - length :]
+    spans = spans_of(store, pattern)
+    found, each, ends = next_tokens(store, length, spans)
+    tokens, counts = tally(found, each)
+    total, named = counts.sum(), 0
+    buckets, places = np.empty(min(limit, total), dtype=np.int32), np.empty(min(limit, total), dtype=np.uint32)
+    for number in range(len(spans)):
+        low, high, room = spans[number, 0], spans[number, 1], len(places) - named
         if room and low < high:
-            for place in _first_places(_open(store, number), ids[len(ids) - length :], low, high, room, True):
+            for place in first_places(open_bucket(store, number), pattern, low, high, room, True):
                 buckets[named], places[named] = number, place + length
                 named += 1
-    return length, tokens, counts, len(found), ends, buckets, places
+    return length, tokens, counts, total, ends, buckets, places
 
 
-@_kernel
-def _longest_match(store: _Store, ids: _Ints) -> tuple[int, int, int]:
-    length, rows = _search(store, ids, len(ids), False)
-    for number in range(len(rows)):
-        low, high = rows[number, 0], rows[number, 1]
-        for place in _first_places(_open(store, number), ids[len(ids) - length :], low, high, min(1, length), False):
+@kernel
+def _longest_match(store: Store, ids: Ints) -> tuple[int, int, int]:
+    """The fields of `Match`."""
+    length = longest_usable(store, ids, False)
+    pattern = ids[len(ids) - length :]
+    spans = spans_of(store, pattern)
+    for number in range(len(spans)):
+        low, high = spans[number, 0], spans[number, 1]
+        for place in first_places(open_bucket(store, number), pattern, low, high, min(1, length), False):
             return length, number, place
     return 0, -1, -1
 
 
-@_kernel
-def _statistics(store: _Store, ids: _Ints, start: int, longest: int) -> tuple[NDArray[np.int32], _Ints, _Ints]:
-    """One more token matches at most one token more, and only suffixes that went on with it can be the longer match."""
-    lengths = np.zeros(len(ids) - start, dtype=np.int32)
-    totals, hits = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
-    length, rows = _search(store, ids[:start], longest, True)
-    for row in range(len(lengths)):
-        token, longer, lengths[row] = ids[start + row], 0, length
-        for number in range(len(rows) if length else 0):
-            bucket, low, high = _open(store, number), rows[number, 0], rows[number, 1]
-            totals[row] += _count(bucket, length, low, high, True)
-            low = _narrow(bucket, length, low, high, max(token, 0))
-            high = _narrow(bucket, length, low, high, token + 1)
-            rows[number, 0], rows[number, 1] = low, high
-            if token != store[3]:
-                hits[row] += _count(bucket, length, low, high, False)
-                longer += _count(bucket, length + 1, low, high, True, 1)
-        if longer and length < longest:
-            length += 1
-        else:
-            length, rows = _search(store, ids[: start + row + 1], min(max(length, 1), longest), True)
+@kernel
+def _levels(store: Store, ids: Ints, start: int, orders: Ints, most: int) -> tuple[NDArray[np.int32], Ints, Ints]:
+    """Bucket by bucket, so that one stays in the processor's cache for the whole text."""
+    lengths, known = np.zeros(len(ids) - start, dtype=np.int32), np.zeros(len(ids) - start, dtype=np.int64)
+    totals = np.zeros((len(known), len(orders) + 1), dtype=np.int64)
+    hits = np.zeros_like(totals)
+    for number in range(len(store[1])):
+        bucket = open_bucket(store, number)
+        _add_orders(bucket, ids, start, orders, known, totals, hits)
+        _add_longest(bucket, ids, start, orders[-1], most, known, lengths, totals[:, -1], hits[:, -1])
     return lengths, totals, hits
+
+
+@kernel
+def _add_orders(bucket: OpenBucket, ids: Ints, start: int, orders: Ints, known: Ints, totals: Ints, hits: Ints) -> None:
+    """Add the counts of one bucket; `known[row]` becomes the length of its longest context, at most the last order.
+
+    `spans[n]` is the span of the last n tokens. Split by the next token it is `spans[n + 1]` of the row after, so that
+    no pattern is looked for from the start; what nothing follows is not split.
+    """
+    deepest = orders[-1]
+    spans, counts = np.zeros((deepest + 2, 2), dtype=np.int64), np.zeros(deepest + 1, dtype=np.int64)
+    filled = min(reach_of(ids[:start], bucket.begin), deepest)
+    for size in range(1, filled + 1):
+        spans[size, 0], spans[size, 1] = span_of(bucket, ids[start - size : start])
+    for row in range(len(known)):
+        token = ids[start + row]
+        known[row] = _count_spans(bucket, spans, filled, counts)
+        for size in range(known[row], 0, -1):
+            spans[size + 1, 0], spans[size + 1, 1] = split(bucket, size, spans[size, 0], spans[size, 1], token)
+        for level in range(len(orders)):
+            size = orders[level]
+            if size <= known[row]:
+                totals[row, level] += counts[size]
+                hits[row, level] += _count_hits(bucket, spans[size + 1, 0], spans[size + 1, 1], token)
+        spans[1, 0], spans[1, 1] = span_of(bucket, ids[start + row : start + row + 1])
+        filled = min(known[row] + 1, deepest) if token != bucket.begin else 0
+
+
+@kernel
+def _count_spans(bucket: OpenBucket, spans: Ints, filled: int, counts: Ints) -> int:
+    """Count what follows the last 1, 2 and so on tokens; how many of these contexts anything follows."""
+    for size in range(1, filled + 1):
+        counts[size] = count_followed(bucket, size, spans[size, 0], spans[size, 1])
+        if not counts[size]:
+            return size - 1
+    return filled
+
+
+@kernel
+def _count_hits(bucket: OpenBucket, low: int, high: int, token: int) -> int:
+    """The size of a span that was split by a token: 0 for one that opens the next document."""
+    return count_allowed(bucket, low, high) if token != bucket.begin else 0
+
+
+@kernel
+def _add_longest(
+    bucket: OpenBucket,
+    ids: Ints,
+    start: int,
+    deepest: int,
+    most: int,
+    known: Ints,
+    lengths: NDArray[np.int32],
+    totals: Ints,
+    hits: Ints,
+) -> None:
+    """Add the counts of matches longer than the `deepest` order, where no other bucket has a longer one.
+
+    Such a match has `far` tokens (0: there is none) and is looked for again only when it breaks off, up to `reach`.
+    """
+    far, low, high, reach = 0, 0, 0, reach_of(ids[:start], bucket.begin)
+    for row in range(len(lengths)):
+        at = start + row
+        if known[row] < deepest:
+            far = 0
+        elif not far:
+            far, low, high = _find_far(bucket, ids[:at], deepest, min(reach, most))
+        reach = max(far, known[row]) + 1
+        if min(reach - 1, most) > lengths[row]:
+            lengths[row], totals[row], hits[row] = min(reach - 1, most), 0, 0
+        if far:
+            total = count_followed(bucket, far, low, high)
+            low, high = split(bucket, far, low, high, ids[at])
+            if far == lengths[row]:
+                totals[row] += total
+                hits[row] += _count_hits(bucket, low, high, ids[at])
+            far = far + 1 if far < most and count_followed(bucket, far + 1, low, high) else 0
+
+
+@kernel
+def _find_far(bucket: OpenBucket, ids: Ints, deepest: int, most: int) -> tuple[int, int, int]:
+    """The longest suffix of `ids` that anything follows, if it has more than `deepest` tokens, and its span."""
+    far = lengthen(bucket, ids, deepest, most, True)
+    if far <= deepest:
+        return 0, 0, 0
+    low, high = span_of(bucket, ids[len(ids) - far :])
+    return far, low, high

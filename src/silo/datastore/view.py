@@ -6,12 +6,13 @@ reads what was erased, and everything it derives from the buckets is derived onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,8 @@ from silo.datastore.passages import Allowed as AllowedPassages
 from silo.datastore.passages import PassageSearch
 from silo.datastore.sections import key_rows, passage_arrays, suffix_text
 from silo.datastore.selection import EVERYTHING, Mask, Policy, Selector
-from silo.datastore.suffixes import Match, Statistics, SuffixSearch
+from silo.datastore.suffixes import Allowed as AllowedSuffixes
+from silo.datastore.suffixes import Followers, Ids, Levels, Match, SuffixSearch
 from silo.datastore.words import terms
 from silo.files import SharedLock
 from silo.records import Document
@@ -33,6 +35,10 @@ EXACT_ROWS = 50_000
 """With no more allowed rows than this every row is compared."""
 ROWS_PER_NEIGHBOUR = 2
 _POLICIES = 64
+_FREQUENT, _REMEMBERED = 1024, 1024
+"""Counts over more occurrences than the first are remembered, at most the second number of them."""
+_Counts = tuple[NDArray[Any], NDArray[np.int64], int]
+"""What was counted, how often each occurs, and the sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +87,18 @@ def _ids(names: NDArray[np.void], rows: NDArray[np.int64]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """Who is behind a row."""
+
+    id: str
+    external_id: str
+    owner: str
+    license: str
+    source: str
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """A passage that was found: its document, its tokens there (`first` to `end`), and its score."""
 
@@ -104,6 +122,7 @@ class _Allowed:
             for bucket, mask in zip(buckets, masks, strict=True)
         )
         self.passages: AllowedPassages | None = None
+        self.suffixes: AllowedSuffixes | None = None
 
     @cached_property
     def places(self) -> list[NDArray[np.uint8] | None] | None:
@@ -128,6 +147,8 @@ class View:
         self._lock = SharedLock(root / READERS / generation.fingerprint[:32])
         self._guard = Lock()
         self._policies: dict[Policy, _Allowed] = {}
+        self._counted: dict[tuple[str, Policy, bytes], _Counts] = {}
+        self._facts: dict[int, Facts] = {}
         known = before._rows if before else None
         self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
         self._starts = np.cumsum([0, *map(len, buckets)])
@@ -165,6 +186,26 @@ class View:
         """The document behind a row of `Neighbours` or a `Passage`."""
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.buckets[number].document(row - int(self._starts[number]))
+
+    def facts(self, row: int) -> Facts:
+        """What names a document and its owner; remembered, because the same documents are credited again and again."""
+        found = self._facts.get(row)
+        if found is None:
+            document = self.document(row)
+            found = Facts(
+                document.id, document.external_id, document.owner, document.license, document.source, str(document.tier)
+            )
+            self._facts[row] = found
+        return found
+
+    def document_tokens(self, row: int) -> NDArray[np.uint32]:
+        """The tokens of a document, without the one that begins it."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        bucket = self.buckets[number]
+        entry = bucket.index[row - int(self._starts[number])]
+        first = int(entry["first"])
+        tokens: NDArray[np.uint32] = bucket.tokens[first + 1 : first + int(entry["tokens"])].astype(np.uint32)
+        return tokens
 
     @cached_property
     def names(self) -> NDArray[np.void]:
@@ -206,17 +247,61 @@ class View:
 
     def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Following:
         """What follows the longest known suffix of a prefix in allowed documents."""
-        found = self._suffixes.continuations(prefix, allowed=self.allowed(policy).places, **limits)
+        found = self._suffixes.continuations(prefix, allowed=self._allowed_suffixes(policy), **limits)
         where = self._token_table.look_up(found.buckets, found.places)
         return Following(found.length, found.tokens, found.counts, found.total, found.ends, *where, self.names)
 
-    def longest_match(self, ids: Sequence[int], policy: Policy = EVERYTHING) -> Match:
-        """The longest suffix of `ids` that occurs in an allowed document."""
-        return self._suffixes.longest_match(ids, self.allowed(policy).places)
+    def longest(self, prefix: Ids, policy: Policy = EVERYTHING, *, longest: int = 1000) -> int:
+        """The length of the longest suffix of a prefix that anything follows in an allowed document."""
+        return self._suffixes.longest(prefix, allowed=self._allowed_suffixes(policy), longest=longest)
 
-    def statistics(self, ids: Sequence[int], start: int = 0, policy: Policy = EVERYTHING) -> Statistics:
-        """What `continuations` would say before each of `ids[start:]`."""
-        return self._suffixes.continuations_of(ids, start, allowed=self.allowed(policy).places)
+    def longest_match(self, ids: Ids, policy: Policy = EVERYTHING) -> Match:
+        """The longest suffix of `ids` that occurs in an allowed document."""
+        return self._suffixes.longest_match(ids, allowed=self._allowed_suffixes(policy))
+
+    def levels(self, ids: Ids, start: int = 0, policy: Policy = EVERYTHING, *, orders: Sequence[int]) -> Levels:
+        """What allowed documents hold before each of `ids[start:]`, for contexts of several lengths."""
+        return self._suffixes.levels(ids, start, orders=orders, allowed=self._allowed_suffixes(policy))
+
+    def followers(self, context: Ids, policy: Policy = EVERYTHING) -> Followers:
+        """What follows all of a context in allowed documents; its arrays may be shared and are read-only."""
+        return Followers(*self._remembered(self._count_followers, context, policy))
+
+    def holders(self, pattern: Ids, policy: Policy = EVERYTHING) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of the allowed documents that hold a pattern, ascending, and how often each does; read-only."""
+        rows, counts, _ = self._remembered(self._count_holders, pattern, policy)
+        return rows, counts
+
+    def _count_followers(self, context: Ids, allowed: AllowedSuffixes | None) -> _Counts:
+        found = self._suffixes.followers(context, allowed=allowed)
+        return found.tokens, found.counts, found.total
+
+    def _count_holders(self, pattern: Ids, allowed: AllowedSuffixes | None) -> _Counts:
+        buckets, places = self._suffixes.holders(pattern, allowed=allowed)
+        return *self._token_table.count_documents(buckets, places), len(places)
+
+    def _remembered(self, count: Callable[[Ids, AllowedSuffixes | None], _Counts], ids: Ids, policy: Policy) -> _Counts:
+        """Count, unless it was done before: short frequent contexts are asked for all the time."""
+        key = count.__name__, policy, np.asarray(ids, dtype=np.int64).tobytes()
+        with self._guard:
+            if key in self._counted:
+                self._counted[key] = self._counted.pop(key)
+                return self._counted[key]
+        found = count(ids, self._allowed_suffixes(policy))
+        for array in found[:2]:
+            array.flags.writeable = False
+        if found[2] > _FREQUENT:
+            with self._guard:
+                self._counted[key] = found
+                if len(self._counted) > _REMEMBERED:
+                    self._counted.pop(next(iter(self._counted)))
+        return found
+
+    def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
+        allowed = self.allowed(policy)
+        if allowed.suffixes is None and allowed.places is not None:
+            allowed.suffixes = self._suffixes.allow(allowed.places)
+        return allowed.suffixes
 
     def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
         """The best allowed passages for the words of a text."""
