@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -19,10 +21,12 @@ from transformers import (
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
 )
 
 from silo.errors import SiloError
-from silo.lm.model import LanguageModel, save_model
+from silo.lm.model import Key, LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
 from silo.lm.tokenizer import byte_tokenizer
 
@@ -99,6 +103,80 @@ def test_hidden_state_is_what_the_head_reads(family: str, tokenizer_file: Path, 
     assert output.hidden.shape == (3, 17, model.hidden_size)
     assert output.logits.shape == (3, 17, model.vocabulary)
     assert model.context == 64
+
+
+def llama_ffn_input(body: Any, before: Tensor) -> Tensor:
+    layer = body.layers[-1]
+    positions = body.rotary_emb(before, torch.arange(before.shape[1]).unsqueeze(0))
+    normed = layer.input_layernorm(before)
+    attended, _ = layer.self_attn(normed, position_embeddings=positions, attention_mask=None)
+    answer: Tensor = layer.post_attention_layernorm(before + attended)
+    assert torch.equal(body.norm(before + attended + layer.mlp(answer)), body(IDS).last_hidden_state)
+    return answer
+
+
+def gpt2_ffn_input(body: Any, before: Tensor) -> Tensor:
+    layer = body.h[-1]
+    attended = layer.attn(layer.ln_1(before))[0]
+    answer: Tensor = layer.ln_2(before + attended)
+    return answer
+
+
+def neox_ffn_input(body: Any, before: Tensor) -> Tensor:
+    """The residual is parallel: attention is no part of it."""
+    answer: Tensor = body.layers[-1].post_attention_layernorm(before)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("family", "by_hand"), [("llama", llama_ffn_input), ("gpt2", gpt2_ffn_input), ("gpt_neox", neox_ffn_input)]
+)
+def test_ffn_key_is_the_input_of_the_last_feed_forward_network(
+    family: str, by_hand: Any, tokenizer_file: Path, tmp_path: Path
+) -> None:
+    save_model(networks()[family].eval(), tokenizer_file, tmp_path / "model", {"origin": "test"})
+    model = LanguageModel.open(tmp_path / "model")
+    with torch.inference_mode():
+        found = model.states(IDS, "ffn")
+        before = model.network(input_ids=IDS, output_hidden_states=True).hidden_states[-2]
+        assert torch.equal(found.keys, by_hand(model.network.base_model, before))
+        assert torch.equal(found.hidden, model.hidden(IDS))
+
+
+def test_final_key_is_the_hidden_state(saved: Path) -> None:
+    model = LanguageModel.open(saved)
+    with torch.inference_mode():
+        found = model.states(IDS)
+        assert found.keys is found.hidden
+        assert torch.equal(found.hidden, model.hidden(IDS))
+
+
+def test_threads_that_share_a_model_get_their_own_keys(saved: Path) -> None:
+    model = LanguageModel.open(saved)
+    batches = [IDS[:, :length] for length in range(1, 17)] * 4
+
+    @torch.inference_mode()
+    def keys(ids: Tensor) -> Tensor:
+        model.hidden(IDS)
+        return model.states(ids, "ffn").keys
+
+    expected = [keys(ids) for ids in batches]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(torch.equal, pool.map(keys, batches), expected))
+
+
+def test_a_key_the_network_does_not_have_is_refused(saved: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"vocab_size": 260, "hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64}
+    config = OPTConfig(**shape, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
+    save_model(OPTForCausalLM(config), tokenizer_file, tmp_path / "opt", {})  # type: ignore[no-untyped-call]
+    with pytest.raises(SiloError, match="not offered for the architecture opt") as caught:
+        LanguageModel.open(tmp_path / "opt").states(IDS, "ffn")
+    assert caught.value.code == "usage"
+    unknown: Any = "middle"
+    with pytest.raises(SiloError, match="not 'middle'") as caught:
+        LanguageModel.open(saved).states(IDS, unknown)
+    assert caught.value.code == "usage"
+    assert get_args(Key) == ("final", "ffn")
 
 
 def test_hidden_state_is_normalised(saved: Path) -> None:

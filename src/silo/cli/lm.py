@@ -109,7 +109,8 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", type=int, default=32, help="bytes of a code")
     parser.add_argument("--dimensions", type=int, default=0, help="directions of largest variance; half without it")
     parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca")
-    parser.add_argument("--keys", type=int, default=200_000, help="hidden states to learn from")
+    parser.add_argument("--key", choices=("final", "ffn"), default="final", help="state of the model that is a key")
+    parser.add_argument("--keys", type=int, default=200_000, help="how many keys to learn from")
     parser.set_defaults(run=_codec)
 
 
@@ -126,9 +127,19 @@ def _codec(arguments: argparse.Namespace) -> int:
     )
     with show.progress(quiet=arguments.quiet) as advance:
         codec = learn_codec(
-            Path(arguments.model), Corpus.open(Path(arguments.corpus)), settings, keys=arguments.keys, advance=advance
+            Path(arguments.model),
+            Corpus.open(Path(arguments.corpus)),
+            settings,
+            key=arguments.key,
+            keys=arguments.keys,
+            advance=advance,
         )
-    found = {"model": arguments.model, "codec": codec.fingerprint, "lists": codec.settings.lists}
+    found = {
+        "model": arguments.model,
+        "codec": codec.fingerprint,
+        "key": arguments.key,
+        "lists": codec.settings.lists,
+    }
     show.facts("codec", found, as_json=arguments.json)
     return 0
 

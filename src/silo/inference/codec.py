@@ -1,7 +1,7 @@
 """`silo lm codec`: the quantiser of a model, learned from text it may be trained on and frozen beside its weights.
 
-The model directory gains `codec/`, and its list of documents says which of them shaped the codec. The directory is
-replaced whole: until then the old one stays as it was.
+The model directory gains `codec/`, its manifest says for which kind of key (`codec_key`), and its list of documents
+which of them shaped the codec. The directory is replaced whole: until then the old one stays as it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from silo.errors import SiloError
 from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
 from silo.lm.encode import DocumentEncoder, Keys
 from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
-from silo.lm.model import LanguageModel, file_checksums, open_manifest
+from silo.lm.model import Key, LanguageModel, file_checksums, open_manifest
 
 FOLDER = "codec"
 _KEYS_PER_DOCUMENT = 256
@@ -34,25 +34,34 @@ def learn_codec(
     corpus: Corpus,
     settings: CodecSettings,
     *,
+    key: Key = "final",
     keys: int = 200_000,
     advance: Advance = lambda *_: None,
 ) -> Codec:
     """Learn a codec from permitted documents of the corpus and put it into the model directory.
 
-    A model trained here uses only documents of the tiers it was trained on; an imported one pd, sw and by. Where the
-    settings leave the number of dimensions open, half of the model's are kept: on real keys they gave the recall of
-    all of them, at less cost.
+    `keys` keys of the kind `key` are sampled. A model trained here uses only documents of the tiers it was trained on;
+    an imported one pd, sw and by. Where the settings leave the number of dimensions open, half of the model's are kept:
+    on real keys they gave the recall of all of them, at less cost.
     """
     manifest = open_manifest(model_root)
     training = manifest.get("training", {})
     permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
     model = LanguageModel.open(model_root)
-    sample, seen = _sample(DocumentEncoder(model), corpus, permit, keys, advance)
+    sample, seen = _sample(DocumentEncoder(model, key), corpus, permit, keys, advance)
     if settings.rotation != "none" and not settings.dimensions:
         settings = replace(settings, dimensions=max(sample.shape[1] // 2, settings.code_bytes))
     codec = Codec.learn(sample, settings, advance=advance)
-    _install(model_root, manifest, codec, seen)
+    _install(model_root, {**manifest, "codec_key": key}, codec, seen)
     return codec
+
+
+def codec_key(model_root: Path) -> Key:
+    """The kind of key a model's codec was learned for; `final` where the model does not say."""
+    if not (model_root / MANIFEST).exists():
+        return "final"
+    key: Key = open_manifest(model_root).get("codec_key", "final")
+    return key
 
 
 def _sample(

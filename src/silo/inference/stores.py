@@ -16,7 +16,7 @@ from silo.datastore.receipt import ModelListing
 from silo.datastore.store import Store
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
-from silo.inference.codec import FOLDER
+from silo.inference.codec import FOLDER, codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.firewall import DOCUMENTS, load_seen
 from silo.lm.model import LanguageModel, model_fingerprint, open_manifest
@@ -30,7 +30,7 @@ def create_store(
     """Make an empty store for a model directory."""
     wanted = tuple(searches)
     codec = Codec.open(model / FOLDER) if "knn" in wanted and (model / FOLDER).exists() else None
-    encoder = DocumentEncoder(LanguageModel.open(model))
+    encoder = _open_encoder(model)
     file = model / "tokenizer.json"
     settings = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}
     store = Store.create(
@@ -54,8 +54,13 @@ def open_store(path: Path, model: Path | None = None, *, encoding: bool = False)
     if encoding:
         if place is None or not place.is_dir():
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
-        encoder = DocumentEncoder(LanguageModel.open(place))
+        encoder = _open_encoder(place)
     return Store.open(path, encoder, listing=lambda names: listings(place, names))
+
+
+def _open_encoder(model: Path) -> DocumentEncoder:
+    """A model with the kind of key its codec was learned for."""
+    return DocumentEncoder(LanguageModel.open(model), codec_key(model))
 
 
 def model_of(path: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Keys of a document: the state after each of its prefixes, computed from that document alone.
+"""Keys of a document: a state of the model after each of its prefixes, computed from that document alone.
 
 A document is encoded from its own beginning in windows padded at the right to a length that depends on that document
 alone, so that its keys do not depend on other documents, on the batch they share, or on the number of threads.
@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids, Tokenizer
-from silo.lm.model import LanguageModel
+from silo.files import fingerprint
+from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Windows, window_starts
 
 Keys = NDArray[np.float32]
@@ -38,11 +39,15 @@ class _Window:
 
 
 class DocumentEncoder:
-    """Turns documents into keys with one model; windows overlap by an eighth, which later tokens have as context."""
+    """Turns documents into keys of one kind with one model.
 
-    def __init__(self, model: LanguageModel) -> None:
+    Windows overlap by an eighth, which later tokens have as context.
+    """
+
+    def __init__(self, model: LanguageModel, key: Key = "final") -> None:
         length = min(model.context, _LONGEST)
         self.model = model
+        self.key: Key = key
         self.windows = Windows(length, max(1, length - length // 8))
 
     @property
@@ -51,8 +56,9 @@ class DocumentEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Names the model."""
-        return self.model.fingerprint
+        """Names the model and the kind of key; the model alone for `final`."""
+        model = self.model.fingerprint
+        return model if self.key == "final" else fingerprint({"model": model, "key": self.key})
 
     @property
     def width(self) -> int:
@@ -65,7 +71,7 @@ class DocumentEncoder:
         return self.windows.length
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[Keys]:
-        """Per document, for every token but the first: the state after the tokens before it."""
+        """Per document, for every token but the first: the key of the tokens before it."""
         found = [np.empty((max(len(ids) - 1, 0), self.width), dtype=np.float32) for ids in documents]
         pieces = [piece for at, ids in enumerate(documents) for piece in self._pieces(at, len(ids))]
         pieces.sort(key=lambda piece: piece.padded)
@@ -74,11 +80,11 @@ class DocumentEncoder:
             padded = pieces[at].padded
             group = pieces[at : at + max(1, _BATCH_TOKENS // padded)]
             group = [piece for piece in group if piece.padded == padded]
-            states = self._states(documents, group, padded)
+            keys = self._window_keys(documents, group, padded)
             for row, piece in enumerate(group):
                 begin = max(piece.scored, 1)
                 span = slice(begin - piece.start - 1, piece.until - piece.start - 1)
-                found[piece.document][begin - 1 : piece.until - 1] = states[row, span]
+                found[piece.document][begin - 1 : piece.until - 1] = keys[row, span]
             at += len(group)
         return iter(found)
 
@@ -89,13 +95,13 @@ class DocumentEncoder:
             yield _Window(document, start, scored, until, padded)
 
     @torch.inference_mode()
-    def _states(self, documents: Sequence[Ids], group: list[_Window], padded: int) -> Keys:
+    def _window_keys(self, documents: Sequence[Ids], group: list[_Window], padded: int) -> Keys:
         rows = torch.zeros((len(group), padded), dtype=torch.long)
         for at, piece in enumerate(group):
             ids = documents[piece.document][piece.start : piece.until].astype(np.int64)
             rows[at, : len(ids)] = torch.from_numpy(ids)
-        states: Keys = self.model.hidden(rows).float().numpy()
-        return states
+        keys: Keys = self.model.states(rows, self.key).keys.float().numpy()
+        return keys
 
 
 def document_keys(model: LanguageModel, ids: Ids) -> tuple[Keys, Ids]:

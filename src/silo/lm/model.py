@@ -1,5 +1,8 @@
 """A language model: a causal network and its tokenizer; `forward` gives logits and the state the LM head reads.
 
+`states` gives the keys of a kNN-LM too: `final`, the state after the final norm, as in the code of the paper (Min et
+al., 2023), or `ffn`, the input of the last feed-forward network, as in the original (Khandelwal et al., 2020).
+
 A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
 holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model.
 """
@@ -9,9 +12,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,6 +38,8 @@ from silo.files import (
 )
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 
+Key = Literal["final", "ffn"]
+
 FORMAT = "silo-model-1"
 UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
 """The manifest of a Hugging Face directory that silo did not write."""
@@ -41,6 +47,10 @@ UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data
 _WEIGHTS = ".safetensors"
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
+_FEED_FORWARD = ("mlp", "feed_forward")
+
+_noted: ContextVar[list[Tensor] | None] = ContextVar("noted", default=None)
+"""Where the pass under way in this thread notes the input of the last feed-forward network; None to note nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,22 @@ class Output:
 
     logits: Tensor
     hidden: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """For every position: the state after the final norm, and the key, which may be the same tensor."""
+
+    hidden: Tensor
+    keys: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """After the last token of each text: scores of the next one, and the key."""
+
+    logits: Tensor
+    keys: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +98,7 @@ class LanguageModel:
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
+        _watch_feed_forward(network)
         return cls(root, network, tokenizer, manifest, has_plain_head(network, tokenizer.begin))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
@@ -86,8 +113,40 @@ class LanguageModel:
         """The hidden states of `forward`, without the cost of logits where the network allows it."""
         return self._last_state(ids, None) if self.plain_head else self.forward(ids).hidden
 
-    def _last_state(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        answer = _body(self.network)(input_ids=ids, attention_mask=attention_mask, use_cache=False)
+    def states(self, ids: Tensor, key: Key = "final") -> States:
+        """Hidden states and keys [batch, length, hidden size] of token ids, in one pass."""
+        with _noting() as inputs:
+            hidden = self.hidden(ids)
+        return States(hidden, self._keys(key, hidden, inputs))
+
+    def step(self, ids: Tensor, cache: Any, key: Key = "final") -> Stepped:
+        """The last logits and key of tokens that follow what the cache holds; the cache grows by them."""
+        with _noting() as inputs:
+            if self.plain_head:
+                hidden = self._last_state(ids, None, cache)
+                logits = self.network.get_output_embeddings()(hidden[:, -1])
+            else:
+                answer = self.network(
+                    input_ids=ids, past_key_values=cache, use_cache=True, output_hidden_states=True, logits_to_keep=1
+                )
+                hidden, logits = answer.hidden_states[-1], answer.logits[:, -1]
+        return Stepped(logits, self._keys(key, hidden, inputs)[:, -1])
+
+    def _keys(self, key: Key, hidden: Tensor, inputs: list[Tensor]) -> Tensor:
+        """The keys of a pass: its hidden states, or what the last feed-forward network was given."""
+        if key not in get_args(Key):
+            raise SiloError("usage", f"keys are {', '.join(get_args(Key))}, not {key!r}")
+        if key == "final":
+            return hidden
+        if not inputs or inputs[-1].shape != hidden.shape:
+            kind = self.network.config.model_type
+            raise SiloError("usage", f"the key {key} is not offered for the architecture {kind}", "use the key final")
+        return inputs[-1]
+
+    def _last_state(self, ids: Tensor, attention_mask: Tensor | None, cache: Any = None) -> Tensor:
+        answer = _body(self.network)(
+            input_ids=ids, attention_mask=attention_mask, past_key_values=cache, use_cache=cache is not None
+        )
         state: Tensor = answer.last_hidden_state
         return state
 
@@ -217,6 +276,33 @@ def _silence() -> Iterator[None]:
 def _body(network: Any) -> Any:
     """The network without its head: its output is the state after the final norm."""
     return getattr(network, network.base_model_prefix)
+
+
+def _watch_feed_forward(network: Any) -> None:
+    """Let every pass offer the input of the last feed-forward network, for `_noting` to take.
+
+    Done once, on opening: torch's hooks may not come and go while other threads run the network.
+    """
+    modules = [module for name, module in network.named_modules() if name.rpartition(".")[2] in _FEED_FORWARD]
+    for module in modules[-1:]:
+        module.register_forward_pre_hook(_note_input)
+
+
+def _note_input(_: Any, inputs: tuple[Any, ...]) -> None:
+    noted = _noted.get()
+    if noted is not None:
+        noted.extend(inputs[:1])
+
+
+@contextmanager
+def _noting() -> Iterator[list[Tensor]]:
+    """Collect what `_watch_feed_forward` offers during passes of this thread."""
+    inputs: list[Tensor] = []
+    before = _noted.set(inputs)
+    try:
+        yield inputs
+    finally:
+        _noted.reset(before)
 
 
 @torch.inference_mode()
