@@ -1,9 +1,10 @@
 """Exact erasure: accepted in milliseconds, done when no trace is left, with a signed receipt.
 
 Accepted: the intent is on the disk (`pending.json`) and no query finds the documents any more. Then the works are kept
-out (suppression), the buckets are written anew without them and exchanged, readers of the old generation are waited
-for, digest and residue are checked, and the receipt is signed and logged: done. A crash in between is finished at the
-next opening. `pending.json` is removed in the end: it is the only place that names the documents.
+out (suppression), the buckets are written anew without them and exchanged, the usage ledger loses their names, readers
+of the old generation are waited for, digest and residue are checked, and the receipt is signed and logged: done. A
+crash in between is finished at the next opening. `pending.json` is removed in the end: it is the only place that names
+the documents.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from silo.datastore.bucket import Bucket, Part
 from silo.datastore.copies import Copy, find_copies
 from silo.datastore.digest import Digest
 from silo.datastore.generation import BUCKETS, READERS, Generation
+from silo.datastore.ledger import redact_usage
 from silo.datastore.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
 from silo.datastore.residue import Traces, scan
 from silo.datastore.selection import Selector
@@ -27,7 +29,7 @@ from silo.datastore.suppression import Suppression
 from silo.datastore.view import View
 from silo.datastore.writing import Change, apply
 from silo.errors import SiloError
-from silo.files import is_held, remove_file, sync_directory, write_json
+from silo.files import canonical_json, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def erase(store: Store, selector: Selector, *, suppress: bool, copies: bool) -> 
         raise SiloError("usage", "say what to erase: a document, owner, source, licence, domain or query")
     begun = time.perf_counter()
     with store.writing():
+        if (store.root / PENDING).exists():
+            finish_erasure(store)
         gone = selected(store, selector)
         listed: list[Copy] = []
         if copies and gone:
@@ -126,6 +130,7 @@ def finish_erasure(store: Store) -> Path:
         after = next((generation for generation, _ in reversed(list(steps))), before)
         expected = work.digest_before - work.digest
     store.refresh()
+    redact_usage(store.root, names)
     checks = _checks(store, before, after, work, expected)
     receipt = _sign(store, pending, after, work, checks)
     remove_file(store.root / PENDING)
@@ -172,16 +177,23 @@ def _checks(store: Store, before: Generation, after: Generation, work: _Work, ex
     """Wait for old readers, then look at what is left."""
     drained = before.fingerprint == after.fingerprint or _drain(store.root, before)
     fresh = [name for prefix, name in after.files().items() if after.buckets[prefix] not in before.buckets.values()]
-    looked = scan([*(store.root / "data" / BUCKETS / name for name in fresh), *_beside(store.root)], work.traces)
     with store.reading() as view:
+        traces = _unshared(work.traces, view)
+        looked = scan([*(store.root / "data" / BUCKETS / name for name in fresh), *_beside(store.root)], traces)
         digest = sum((_recomputed(bucket, before, after) for bucket in view.buckets), Digest.of())
     return {
         "digest-recomputed": digest == expected and after.digest == expected.published(store.config.fingerprint),
         "readers-drained": drained,
-        "residue-windows": len(work.traces),
+        "residue-windows": len(traces),
         "residue-files": looked.files,
         "residue-hits": len(looked.hits),
     }
+
+
+def _unshared(traces: Traces, view: View) -> Traces:
+    """Without those that are names (owners, licences and the like) of documents that stay: files rightly hold them."""
+    names = {name for bucket in view.buckets for held in bucket.names.values() for name in held}
+    return Traces(traces.windows - traces.matches(canonical_json(sorted(names))))
 
 
 def _recomputed(bucket: Bucket, before: Generation, after: Generation) -> Digest:

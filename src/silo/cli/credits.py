@@ -1,0 +1,92 @@
+"""`silo credits`: who had which part of the requests of a period, from the usage ledger of a store."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silo.cli import show
+from silo.errors import SiloError
+
+if TYPE_CHECKING:
+    from silo.datastore.ledger import Statement, Statements
+
+
+def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo credits`."""
+    parser = nouns.add_parser("credits", parents=[common], help="statements of a store's owners for a period")
+    parser.add_argument("path", metavar="PATH", help="the store")
+    parser.add_argument("--from", dest="begin", metavar="DATE", help="requests since then: 2026-01-01, UTC, or a time")
+    parser.add_argument("--to", dest="end", metavar="DATE", help="requests before then, that day or time not included")
+    parser.add_argument("--owner", metavar="X", help="the statement of this owner alone")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from silo.datastore.ledger import statements
+
+    begin, end = _time("--from", arguments.begin), _time("--to", arguments.end)
+    if begin and end and begin >= end:
+        raise SiloError("usage", "the period is empty: --to is not included and must be later than --from")
+    path = Path(arguments.path)
+    _settle(path)
+    found = statements(path, begin, end)
+    if arguments.owner is not None:
+        found = replace(found, owners=tuple(item for item in found.owners if item.owner == arguments.owner))
+    if arguments.json:
+        period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
+        show.print_json({**period, **_as_json(found)})
+    else:
+        _show(_title(path, found, begin, end), found, whole=arguments.owner is None)
+    return 0
+
+
+def _settle(path: Path) -> None:
+    """Make sure it is a store, and finish an erasure that was cut off before anybody is named."""
+    from silo.datastore.erasing import PENDING
+    from silo.datastore.generation import read_generation
+
+    read_generation(path / "data")
+    if (path / PENDING).exists():
+        from silo.inference.stores import open_store
+
+        open_store(path).close()
+
+
+def _time(option: str, given: str | None) -> datetime | None:
+    """A date or a time; without a zone it is UTC."""
+    if given is None:
+        return None
+    try:
+        found = datetime.fromisoformat(given)
+    except ValueError:
+        raise SiloError("usage", f"{option} {given!r} is not a date", "write 2026-01-31 or 2026-01-31T18:00") from None
+    return found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
+
+
+def _as_json(found: Statements) -> dict[str, Any]:
+    nobody = {"erased": asdict(found.erased), "language_model": asdict(found.language_model)}
+    rest = {name: {key: row[key] for key in ("requests", "tokens", "share")} for name, row in nobody.items()}
+    owners = [asdict(item) for item in found.owners]
+    return {"requests": found.requests, "tokens": found.tokens, "owners": owners, **rest}
+
+
+def _title(path: Path, found: Statements, begin: datetime | None, end: datetime | None) -> str:
+    since = f" from {begin:%Y-%m-%d %H:%M %Z}" if begin else ""
+    until = f" to {end:%Y-%m-%d %H:%M %Z}" if end else ""
+    return f"{path}{since}{until}: {found.requests:,} requests, {found.tokens:,} tokens"
+
+
+def _show(title: str, found: Statements, *, whole: bool) -> None:
+    rows = [_row(item.owner or "(no owner named)", item) for item in found.owners]
+    if whole:
+        rows.append(_row("(erased documents)", found.erased))
+        rows.append(_row("(language model and other stores)", found.language_model))
+    show.table(title, ("owner", "requests", "documents", "tokens", "share"), rows)
+
+
+def _row(name: str, item: Statement) -> list[Any]:
+    return [name, item.requests, item.documents, item.tokens, f"{item.share:.2%}"]
