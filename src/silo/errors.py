@@ -42,6 +42,7 @@ CODES: dict[str, Kind] = {
     "recipe-syntax": Kind(_USAGE, "fix the TOML at the line named in the message"),
     "recipe-key": Kind(_USAGE, "remove the key or use the name suggested in the message"),
     "recipe-value": Kind(_USAGE, "give a value of the kind named in the message"),
+    "policy-invalid": Kind(_USAGE, "write it like: tier <= 'sw' and owner not in ['A. Writer', 'B. Writer']"),
     "out-exists": Kind(_USAGE, "choose another --out, or pass --force to replace what is there"),
     # input as a whole
     "input-missing": Kind(_INPUT, "check the path; silo never fetches anything by itself"),
@@ -88,6 +89,9 @@ CODES: dict[str, Kind] = {
     "disk-failed": Kind(ExitStatus.RESOURCES, "check the disk, then run again: nothing acknowledged is lost"),
     "search-missing": Kind(_USAGE, "the store was made without that search: see `silo store create --search`"),
     "search-unfit": Kind(ExitStatus.DAMAGED, "the codec does not suit these documents: learn one with more bytes"),
+    "settings-missing": Kind(_INPUT, "make settings with `silo store tune`, or leave --settings out"),
+    "settings-invalid": Kind(_USAGE, "give values of the kind named in the message"),
+    "tuning-refused": Kind(ExitStatus.REFUSED, "tune on validation text; a test split is only for the last run"),
     "receipt-invalid": Kind(
         ExitStatus.DAMAGED, "the receipt was changed or was signed by another key: ask for it again"
     ),

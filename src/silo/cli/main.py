@@ -10,7 +10,8 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, doctor, lm, receipt, store
+from silo.cli import corpus, doctor, lm, predict, receipt, store
+from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
@@ -41,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
     corpus.add_commands(nouns, common)
     lm.add_commands(nouns, common)
     store.add_commands(nouns, common)
+    predict.add_commands(nouns, common)
     receipt.add_commands(nouns, common)
+    add_credits(nouns, common)
     doctor.add_command(nouns, common)
     return parser
 

@@ -95,8 +95,12 @@ def home_path(arguments: argparse.Namespace, kind: str) -> Path:
         return Path(arguments.out)
     if not arguments.recipe:
         raise SiloError("usage", "--out is needed where there is no recipe: where should the result go?")
-    home = arguments.home or os.environ.get("SILO_HOME") or "silo-home"
-    return Path(home) / kind / Path(arguments.recipe).stem
+    return home(arguments) / kind / Path(arguments.recipe).stem
+
+
+def home(arguments: argparse.Namespace) -> Path:
+    """The home folder: --home, $SILO_HOME or ./silo-home."""
+    return Path(arguments.home or os.environ.get("SILO_HOME") or "silo-home")
 
 
 def literal_paths(paths: list[str]) -> list[str]:

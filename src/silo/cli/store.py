@@ -42,6 +42,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("verify", _add_verify, "check every byte, bucket and digest"),
         ("digest", _add_digest, "one value for the whole content"),
         ("compact", _add_compact, "tidy up after an interrupted add"),
+        ("tune", _add_tune, "k, tau and weights from validation text, saved by name"),
     ):
         parser = verbs.add_parser(name, parents=[common], help=text)
         parser.add_argument("path", metavar="PATH", help="the store")
@@ -312,4 +313,47 @@ def _compact(arguments: argparse.Namespace) -> int:
 
     freed = open_store(Path(arguments.path)).compact()
     show.facts(arguments.path, {"freed_bytes": freed}, as_json=arguments.json)
+    return 0
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="the language model")
+    parser.add_argument("--encoder", metavar="DIR", help="the model of the store's keys, if it has moved")
+    parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="validation text")
+    parser.add_argument("--save", required=True, metavar="NAME", help="name of the settings")
+    parser.add_argument("--tokens", type=int, default=100_000, metavar="N", help="of the text; the first ones")
+    parser.add_argument("--k", type=int, default=1024, help="the most neighbours to try")
+    parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    parser.set_defaults(run=_tune)
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from silo.evaluation.tune import tune, validation_text
+    from silo.files import file_sha256
+    from silo.inference.predictor import open_predictor
+    from silo.inference.settings import Settings, save_settings
+
+    files = [Path(name) for name in arguments.jsonl]
+    predictor = open_predictor(
+        arguments.model, [arguments.path], settings=Settings(k=arguments.k), encoder=arguments.encoder
+    )
+    text = validation_text(files, predictor.tokenizer, arguments.tokens)
+    with show.progress(quiet=arguments.quiet) as advance:
+        tuned = tune(predictor, text, advance=advance)
+    origin = {
+        "model": predictor.model.fingerprint,
+        "store": predictor.stores[0].digest(),
+        "files": {file.name: file_sha256(file) for file in files},
+        "figures": tuned.figures,
+    }
+    place = save_settings(show.home(arguments), arguments.save, tuned.settings, origin)
+    found = {"settings": str(place), **tuned.figures}
+    if arguments.json:
+        show.print_json(found)
+        return 0
+    rows = [["lm", None, None, tuned.figures["lm"], None]]
+    for name in tuned.settings:
+        report = tuned.figures[name]
+        rows.append([name, report["k"], report["tau"], report["all"], report["lambda"]])
+    show.table(f"{place}", ("method", "k", "tau", "perplexity", "mean lambda"), rows)
     return 0

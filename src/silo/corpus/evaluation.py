@@ -19,11 +19,12 @@ _SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """One evaluation text; `label` names file and record, `domain` is its own or the file's name."""
+    """One evaluation text; `label` names file and record, `domain` is its own or the file's name, `split` its own."""
 
     label: str
     domain: str
     text: str
+    split: str = ""
 
 
 def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[EvaluationRecord]:
@@ -55,7 +56,8 @@ def _record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationR
         raise SiloError("field-missing", f"{path.name}:line {number} has no text")
     domain = record.get("domain")
     named = domain if isinstance(domain, str) and domain else _plain_name(path)
-    return EvaluationRecord(f"{path.name}#{record.get('id', number)}", named, "\n".join(texts))
+    label = f"{path.name}#{record.get('id', number)}"
+    return EvaluationRecord(label, named, "\n".join(texts), str(record.get("split", "")))
 
 
 def _plain_name(path: Path) -> str:

@@ -47,7 +47,7 @@ class ByteTokenizer:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
 
     def decode(self, ids: Ids) -> str:
-        return bytes(ids[ids < 256].astype(np.uint8)).decode()
+        return bytes(ids[ids < 256].astype(np.uint8)).decode(errors="replace")
 
 
 class FileTokenizer:

@@ -7,7 +7,7 @@ tokens of context. A document begins with the beginning-of-text token, which is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,10 @@ from silo.corpus.text import MASK, normalise
 from silo.corpus.tokens import Ids, Tokenizer
 from silo.corpus.units import Advance
 from silo.errors import SiloError
-from silo.lm.model import LanguageModel
+from silo.lm.model import Key, LanguageModel
 
 _CHUNK_LOGITS = 1 << 22
+_ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,40 +130,76 @@ def token_log_probabilities(
     places = list(window_starts(len(ids), windows))
     for first in range(0, len(places), batch):
         group = places[first : first + batch]
-        rows = torch.zeros((len(group), windows.length), dtype=torch.long)
-        for at, (start, _) in enumerate(group):
-            piece = ids[start : start + windows.length].astype(np.int64)
-            rows[at, : len(piece)] = torch.from_numpy(piece)
-        spans = [(max(scored, 1) - start, min(windows.length, len(ids) - start)) for start, scored in group]
-        for (start, _), (begin, end), values in zip(group, spans, _log_probabilities(model, rows, spans), strict=True):
-            logs[start + begin : start + end] = values
+        rows = [
+            Row(ids[start : start + windows.length].astype(np.int64), max(scored, 1) - start) for start, scored in group
+        ]
+        for (start, _), row, read in zip(group, rows, read_rows(model, rows, windows.length), strict=True):
+            logs[start + row.first : start + len(row.tokens)] = read.logs
         advance("score", first + len(group), len(places))
     return logs
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """An input of the network; its tokens from `first` (at least 1) on are scored."""
+
+    tokens: NDArray[np.int64]
+    first: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Per scored token: its log-probability, the probability of the likeliest token there, and the key before it."""
+
+    logs: NDArray[np.float64]
+    peaks: NDArray[np.float64]
+    keys: NDArray[np.float32]
+
+
 @torch.inference_mode()
-def _log_probabilities(
-    model: LanguageModel, rows: torch.Tensor, spans: list[tuple[int, int]]
-) -> list[NDArray[np.float64]]:
-    """log P of the tokens of one span of each row; the head runs on the states these need, a cache-sized part each."""
-    states, head = _states_and_head(model, rows)
-    size = max(1, _CHUNK_LOGITS // model.vocabulary)
+def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[Read]:
+    """Read rows padded to one length; keys of that kind are given back where one is named.
+
+    The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so that
+    neither the other rows nor the number of threads show in a result.
+    """
+    ids = torch.zeros((len(rows), length), dtype=torch.long)
+    for at, row in enumerate(rows):
+        ids[at, : len(row.tokens)] = torch.from_numpy(row.tokens)
+    states, keys, head = _states_and_head(model, ids, key)
+    size = max(_ALIGN, _CHUNK_LOGITS // model.vocabulary // _ALIGN * _ALIGN)
     found = []
-    for at, (begin, end) in enumerate(spans):
+    for at, row in enumerate(rows):
+        first, end = row.first - 1, len(row.tokens) - 1
+        begin = first // _ALIGN * _ALIGN
         parts = [
-            _picked(head(states[at, first - 1 : last - 1]).float(), rows[at, first:last])
-            for first, last in ((first, min(first + size, end)) for first in range(begin, end, size))
+            _picked(
+                head(states[at, start : min(start + size, -(-end // _ALIGN) * _ALIGN)]).float(), ids[at, start + 1 :]
+            )
+            for start in range(begin, end, size)
         ]
-        found.append(torch.cat(parts).double().numpy())
+        logs, peaks = (
+            torch.cat(part)[first - begin : end - begin].double().numpy() for part in zip(*parts, strict=True)
+        )
+        found.append(Read(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
     return found
 
 
-def _picked(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
+def _picked(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the tokens, as far as there are some, and of the likeliest ones."""
+    logits = logits[: len(tokens)]
+    total = logits.logsumexp(1)
+    return logits.gather(1, tokens[: len(logits)].unsqueeze(1)).squeeze(1) - total, logits.amax(1) - total
 
 
-def _states_and_head(model: LanguageModel, rows: torch.Tensor) -> tuple[torch.Tensor, Callable[..., torch.Tensor]]:
+def _states_and_head(
+    model: LanguageModel, ids: torch.Tensor, key: Key | None
+) -> tuple[torch.Tensor, torch.Tensor, Callable[..., torch.Tensor]]:
     """What is left to do per position: the head, or nothing where a network does more than apply it."""
     if model.plain_head:
-        return model.hidden(rows), model.network.get_output_embeddings()
-    return model.forward(rows).logits, nn.Identity()
+        states = model.states(ids, key=key or "final")
+        return states.hidden, states.keys, model.network.get_output_embeddings()
+    if key in (None, "final"):
+        output = model.forward(ids)
+        return output.logits, output.hidden, nn.Identity()
+    return model.forward(ids).logits, model.states(ids, key=key).keys, nn.Identity()

@@ -1,0 +1,63 @@
+"""Generated text on a terminal: every document has a colour, what the language model wrote by itself has none."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from silo.cli import show
+from silo.inference.answer import Answer
+from silo.inference.generate import Step
+
+_PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red", "bright_green", "bright_magenta", "bright_cyan")
+_SHOWN = 10
+
+
+class Painter:
+    """Prints tokens as they come, each in the colour of the document that contributed most to it."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._colours: dict[str, str] = {}
+
+    def prompt(self, text: str) -> None:
+        """The beginning, which nobody is credited for."""
+        self._console.print(Text(text, style="bold"), end="")
+
+    def step(self, step: Step) -> None:
+        """One token."""
+        self._console.print(Text(step.text, style=self._style(step)), end="")
+        sys.stdout.flush()
+
+    def _style(self, step: Step) -> str:
+        best = max((item for item in step.credits if not item.context), key=lambda item: item.share, default=None)
+        if best is None or best.share < step.lm_share:
+            return "dim"
+        return self.colour(best.document)
+
+    def colour(self, document: str) -> str:
+        """The colour of a document."""
+        return self._colours.setdefault(document, _PALETTE[len(self._colours) % len(_PALETTE)])
+
+    def summary(self, answer: Answer) -> None:
+        """Who contributed how much, and what is owed for it."""
+        self._console.print("\n")
+        facts = {item.document: item for step in answer.tokens for item in step.credits}
+        rows = [["the language model", "", "", f"{answer.lm_share:.1%}"]]
+        shares = answer.shares()
+        for name, share in shares[:_SHOWN]:
+            item = facts[name]
+            rows.append([item.external_id or name, item.owner, item.license, f"{share:.1%}"])
+        rest = sum(share for _, share in shares[_SHOWN:])
+        if rest:
+            rows.append([f"{len(shares) - _SHOWN} more documents", "", "", f"{rest:.1%}"])
+        rows += [
+            [f"{item.external_id or name} (in context)", item.owner, item.license, ""]
+            for name, item in facts.items()
+            if item.context
+        ]
+        show.table(f"ended by {answer.finish_reason}", ("document", "owner", "licence", "share"), rows)
+        for notice in answer.notices:
+            self._console.print(f"- {notice}", markup=False)

@@ -1,0 +1,150 @@
+"""`silo score` and `silo generate`: a model, any number of stores, numbers or text, and who contributed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silo.cli import show
+from silo.errors import SiloError
+
+if TYPE_CHECKING:
+    from silo.inference.predictor import Predictor
+    from silo.inference.settings import Settings
+
+
+def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add `silo score` and `silo generate`."""
+    _add_score(nouns.add_parser("score", parents=[common], help="perplexity with a model and stores"))
+    _add_generate(nouns.add_parser("generate", parents=[common], help="text, and who contributed to it"))
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="the language model")
+    parser.add_argument("--store", action="append", default=[], metavar="PATH", help="a store; may be repeated")
+    parser.add_argument("--method", metavar="M", help="lm, or knn, ngram and ric joined by +; what the stores offer")
+    parser.add_argument("--encoder", metavar="DIR", help="the model of the stores' keys, if it has moved")
+    parser.add_argument("--settings", metavar="NAME", help="settings saved by `silo store tune`")
+    parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    parser.add_argument("--policy", default="", metavar="EXPR", help="""for example 'tier <= "by" and owner != "x"'""")
+    parser.add_argument("--lambda", dest="lam", type=float, metavar="W", help="fixed weight of the neighbours")
+    parser.add_argument("--k", type=int, help="neighbours")
+    parser.add_argument("--tau", type=float, help="temperature of the neighbours' distances")
+    parser.add_argument("--probes", type=int, help="lists that a token search reads")
+    parser.add_argument("--skip", type=float, metavar="P", help="no token search where the LM is at least so sure")
+    parser.add_argument("--ric", metavar="VARIANT", help="basic, ensemble, concat or concat-next")
+    parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat")
+    parser.add_argument("--weighting", help="ensemble: uniform or score")
+    parser.add_argument("--query-tokens", type=int, metavar="N", help="RIC: tokens of the query")
+    parser.add_argument("--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups")
+
+
+def open_predictor(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
+    """What the options name."""
+    from silo.inference.policy import parse_policy
+    from silo.inference.predictor import open_predictor as opened
+
+    return opened(
+        arguments.model,
+        arguments.store,
+        method=arguments.method,
+        settings=lambda method: _settings(arguments, method),
+        policy=parse_policy(arguments.policy),
+        encoder=arguments.encoder,
+        threads=threads,
+    )
+
+
+def _settings(arguments: argparse.Namespace, method: frozenset[str]) -> Settings:
+    from dataclasses import replace
+
+    from silo.inference.settings import Settings, load_settings
+
+    settings = load_settings(show.home(arguments), arguments.settings, method) if arguments.settings else Settings()
+    ric = {"variant": arguments.ric, "passages": arguments.passages, "weighting": arguments.weighting}
+    ric |= {"query_tokens": arguments.query_tokens, "stride": arguments.ric_stride}
+    given = {name: value for name, value in ric.items() if value is not None}
+    plain = {name: getattr(arguments, name) for name in ("lam", "k", "tau", "probes", "skip")}
+    return settings.with_values(**plain, ric=replace(settings.ric, **given))
+
+
+def _add_score(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
+    parser.add_argument("--details", metavar="FILE", help="write one JSON object per token here")
+    parser.set_defaults(run=_score)
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    from silo.corpus.evaluation import read_evaluation
+    from silo.inference.score import score_text
+    from silo.lm.scoring import merged_stream
+
+    predictor = open_predictor(arguments)
+    texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
+    text = merged_stream(texts, predictor.tokenizer)
+    begun = time.perf_counter()
+    with show.progress(quiet=arguments.quiet) as advance:
+        scored = score_text(predictor, text, advance=advance)
+    seconds = time.perf_counter() - begun
+    if arguments.details:
+        with Path(arguments.details).open("w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(item) + "\n" for item in scored.details(predictor.tokenizer))
+    total = scored.total
+    found: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
+    found |= {"method": "+".join(sorted(predictor.method)) or "lm", "lm_share": scored.lm_share}
+    show.facts(arguments.model, found, as_json=arguments.json)
+    return 0
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    parser.add_argument("prompt", metavar="PROMPT", help="the beginning of the text; - for standard input")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token")
+    parser.add_argument("--top-k", type=int, default=0, metavar="N")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
+    parser.add_argument("--seed", type=int, metavar="S")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
+    parser.add_argument("--guard", type=int, metavar="N", help="repeat at most N tokens of protected documents")
+    parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
+    parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
+    parser.set_defaults(run=_generate)
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    import sys
+
+    from silo.cli.answer import Painter
+    from silo.inference.answer import Answer
+    from silo.inference.generate import Wish, generate
+    from silo.inference.guard import Guard
+    from silo.inference.notes import note
+    from silo.inference.sampling import Sampling
+
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    guard = Guard(arguments.guard) if arguments.guard is not None else None
+    if guard and not arguments.store:
+        raise SiloError("usage", "a guard needs a store: it protects the documents there")
+    wish = Wish(arguments.max_tokens, sampling, tuple(arguments.stop), guard, arguments.neighbours)
+    predictor = open_predictor(arguments, threads=1)
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    painter = None if arguments.json else Painter()
+    if painter:
+        painter.prompt(prompt)
+    steps = []
+    for step in generate(predictor, prompt, wish):
+        steps.append(step)
+        if painter:
+            painter.step(step)
+    answer = Answer.of(predictor, prompt, steps)
+    if arguments.ledger:
+        note(predictor, answer)
+    if painter:
+        painter.summary(answer)
+    else:
+        show.print_json(answer.as_json())
+    return 0

@@ -1,0 +1,1 @@
+"""Measuring: tuning on validation text, perplexity, tasks."""

@@ -1,0 +1,235 @@
+"""`silo store tune`: k, tau and the weights of all methods from validation text, in one pass over it.
+
+The pass keeps for every token its probability under each (k, tau) of a grid and a few features. Lambda is solved for
+each, not tried out; the adaptive gates are fitted on half of the documents and kept only where they win on the other.
+A file that is a test split is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.corpus.evaluation import read_evaluation
+from silo.corpus.tokens import Tokenizer
+from silo.corpus.units import Advance
+from silo.errors import SiloError
+from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
+from silo.inference.evidence import Evidence, gather
+from silo.inference.gate import Gate, log_counts, log_nodes
+from silo.inference.predictor import Predictor
+from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
+from silo.inference.sources import Nearest
+from silo.lm.scoring import Text, merged_stream
+
+NEIGHBOURS = (16, 64, 256, 1024)
+_TAUS = 9
+_PEAKS = (0.05, 0.2, 0.5, 0.8, 0.97)
+_LONGEST = (0, 1, 2, 4, 8, 16)
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_SKIPS = (0.5, 0.7, 0.9, 0.97)
+_TEST = re.compile(r"(^|[^a-z])test([^a-z]|$)", re.IGNORECASE)
+
+Method = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuned:
+    """Settings for each method, and perplexities on the half of the text that the gates were not fitted on."""
+
+    settings: Mapping[str, Settings]
+    figures: Mapping[str, Any]
+
+
+def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> Text:
+    """The first tokens of some files. Settings chosen on a test split make its figures worthless: none is read."""
+    return first_tokens(merged_stream(_validation_texts(paths), tokenizer), most)
+
+
+def _validation_texts(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        for record in read_evaluation(path):
+            if _TEST.search(path.name) or record.split.lower() == "test":
+                raise SiloError("tuning-refused", f"{path} is a test split")
+            yield record.text
+
+
+def first_tokens(text: Text, most: int) -> Text:
+    """The beginning of a stream; bytes in proportion."""
+    kept = text.ids[:most]
+    return Text(kept, text.scored[:most], text.bytes * len(kept) // max(1, len(text.ids)))
+
+
+def tune(
+    predictor: Predictor, text: Text, *, neighbours: Sequence[int] = NEIGHBOURS, advance: Advance = lambda *_: None
+) -> Tuned:
+    """Tune every method that the predictor has the searches for."""
+    grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= predictor.settings.k) or (predictor.settings.k,))
+    found = gather(predictor, text.ids, watch=grid.watch, advance=advance)
+    counted = text.scored.copy()
+    counted[:1] = False
+    return _Fit(predictor, found, counted, _halves(text, predictor.tokenizer.begin), grid).tuned()
+
+
+def _halves(text: Text, begin: int) -> NDArray[np.bool_]:
+    """True for the tokens of every other document; of every other stretch where there is one document only."""
+    documents = np.cumsum(text.ids == begin)
+    if documents[-1] < 2:
+        documents = np.arange(len(text.ids)) // 512
+    half: NDArray[np.bool_] = documents % 2 == 0
+    return half
+
+
+@dataclass(slots=True, eq=False)
+class _Grid:
+    """P_kNN of each token for every k and tau: one exponential per neighbour, because each tau is half of the next."""
+
+    text: Text
+    neighbours: tuple[int, ...]
+    taus: Floats = field(default_factory=lambda: np.empty(0))
+    mass: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))
+
+    def watch(self, where: NDArray[np.int64], found: Nearest) -> None:
+        """Take the neighbours of some tokens."""
+        if not len(self.taus):
+            middle = float(np.median(found.distances[np.isfinite(found.distances)])) or 1.0
+            self.taus = float(f"{2 * middle:.2g}") * 0.5 ** np.arange(_TAUS, dtype=np.float64)
+            self.mass = np.zeros((len(self.text.ids), len(self.neighbours) * _TAUS), dtype=np.float32)
+        hits = found.values == self.text.ids[where].astype(np.int64)[:, None]
+        _fill(found.distances, hits, where, np.array(self.neighbours), self.taus, self.mass)
+
+    def choice(self, column: int) -> tuple[int, float]:
+        """k and tau of a column."""
+        return self.neighbours[column // _TAUS], float(self.taus[column % _TAUS])
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _fill(distances: Any, hits: Any, where: Any, neighbours: Any, taus: Any, mass: Any) -> None:
+    for row in numba.prange(len(where)):
+        right, total = np.zeros(len(taus)), np.zeros(len(taus))
+        nearest, stage = distances[row, 0], 0
+        for at in range(distances.shape[1] + 1):
+            while stage < len(neighbours) and (at == neighbours[stage] or at == distances.shape[1]):
+                for tau in range(len(taus)):
+                    mass[where[row], stage * len(taus) + tau] = right[tau] / max(total[tau], 1e-300)
+                stage += 1
+            if at == distances.shape[1] or stage == len(neighbours):
+                break
+            if distances[row, at] == np.inf:
+                continue
+            weight = np.exp((nearest - distances[row, at]) / taus[0])
+            for tau in range(len(taus)):
+                total[tau] += weight
+                if hits[row, at]:
+                    right[tau] += weight
+                weight *= weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """Fits every method on one pass."""
+
+    predictor: Predictor
+    found: Evidence
+    counted: NDArray[np.bool_]
+    half: NDArray[np.bool_]
+    grid: _Grid
+
+    def tuned(self) -> Tuned:
+        base = self.predictor.settings
+        settings: dict[str, Settings] = {}
+        figures: dict[str, Any] = {"tokens": int(self.counted.sum()), "lm": self._perplexity(self.found.lm)}
+        found, method = self.found, self.predictor.method
+        if "knn" in method:
+            best = self._neighbours()
+            k, tau = self.grid.choice(best)
+            base = replace(base, k=k, tau=tau)
+            found = replace(self.found, knn=self.grid.mass[:, best].astype(np.float64))
+        for name in ("knn", "ngram", "knn+ngram"):
+            if set(name.split("+")) <= method:
+                settings[name], figures[name] = self._method(found, frozenset(name.split("+")), base)
+        if "knn" in method:
+            figures["skip"] = [self._skipped(found, settings["knn"], limit) for limit in _SKIPS]
+        return Tuned(settings, figures)
+
+    def _neighbours(self) -> int:
+        """The column of the grid that does best with its own lambda."""
+        _, means = solve_lambda(self.found.lm[self.counted], self.grid.mass[self.counted])
+        return int(means.argmax())
+
+    def _method(self, found: Evidence, method: Method, base: Settings) -> tuple[Settings, dict[str, Any]]:
+        """Fixed and adaptive weights; the better one on the other half is fitted again on everything."""
+        here, there = self.counted & self.half, self.counted & ~self.half
+        fixed = self._fixed(found, method, base, here)
+        adaptive = self._adaptive(found, method, base, here)
+        scores = {
+            name: _perplexity(found, method, chosen, there)
+            for name, chosen in zip(("fixed", "adaptive"), (fixed, adaptive), strict=True)
+        }
+        fit = self._adaptive if scores["adaptive"] <= scores["fixed"] else self._fixed
+        chosen = fit(found, method, base, self.counted)
+        report = {"held_out": scores, "all": _perplexity(found, method, chosen, self.counted), "k": chosen.k}
+        return chosen, {**report, "tau": chosen.tau, "lambda": float(chosen.knn.weights.mean())}
+
+    def _fixed(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
+        """One lambda; matches are always weighed by length and count, which is what they are."""
+        return self._fitted(found, method, base, rows, Gate.constant(0.0))
+
+    def _adaptive(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
+        if "knn" not in method:
+            return self._fixed(found, method, base, rows)
+        near = found.seen.nearest[rows & np.isfinite(found.seen.nearest)]
+        lines = [_rising(np.quantile(near, _QUANTILES)), _PEAKS]
+        lines += [log_nodes(_LONGEST)] if "ngram" in method else []
+        shape = tuple(map(len, lines))
+        return self._fitted(found, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
+
+    def _fitted(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
+        lines = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS))
+        ngram = Gate(lines, np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS))))
+        uses: list[Use] = []
+        if "knn" in method:
+            seen = found.seen
+            active = np.isfinite(seen.nearest[rows])
+            corners = knn.corners(
+                np.where(active, seen.nearest[rows], 0.0), seen.peaks[rows], log_counts(seen.lengths[rows])
+            )
+            uses.append(Use(0, *corners, active))
+        if "ngram" in method:
+            lengths, totals = found.seen.level_lengths()[rows], found.seen.totals[rows]
+            for column in range(totals.shape[1]):
+                corners = ngram.corners(log_counts(lengths[:, column]), log_counts(totals[:, column]))
+                uses.append(Use(1, *corners, totals[:, column] > 0))
+        fitted = fit_gates(found.components(method)[rows], uses, [knn, ngram])
+        return replace(
+            base,
+            knn=fitted[0] if "knn" in method else base.knn,
+            ngram=fitted[1] if "ngram" in method else base.ngram,
+        )
+
+    def _perplexity(self, probabilities: Floats) -> float:
+        return float(np.exp(-np.log(np.maximum(probabilities[self.counted], 1e-300)).mean()))
+
+    def _skipped(self, found: Evidence, settings: Settings, limit: float) -> dict[str, float]:
+        """What leaving out the search costs where the LM is sure."""
+        sure = found.seen.peaks >= limit
+        seen = replace(found.seen, nearest=np.where(sure, np.inf, found.seen.nearest))
+        cost = _perplexity(replace(found, seen=seen), frozenset({"knn"}), settings, self.counted)
+        return {"limit": limit, "skipped": float(sure[self.counted].mean()), "perplexity": cost}
+
+
+def _perplexity(found: Evidence, method: Method, settings: Settings, rows: NDArray[np.bool_]) -> float:
+    mixed = (found.weights(method, settings) * found.components(method)).sum(axis=1)[rows]
+    return float(np.exp(-np.log(np.maximum(mixed, 1e-300)).mean()))
+
+
+def _rising(values: Floats) -> tuple[float, ...]:
+    """Distinct values, ascending."""
+    return tuple(np.unique(values).tolist())

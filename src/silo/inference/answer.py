@@ -1,0 +1,110 @@
+"""A finished text with everything that is owed for it: credits by document, owner and licence, and notice lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from silo.datastore.selection import Selector
+from silo.inference.credit import TokenCredit, by_sentence, roll_up
+from silo.inference.generate import Step
+from silo.inference.policy import describe
+from silo.inference.predictor import Predictor
+from silo.records import Document, Duty
+
+NOTICE_SHARE = 0.01
+"""Documents below this share of an answer get no notice line."""
+
+_DUTIES = {
+    Duty.attribution: "name {owner} as the author of {title}",
+    Duty.notice: "include the copyright and licence notice of {title}",
+    Duty.share_alike: "pass on what builds on {title} under the same licence",
+    Duty.non_commercial: "make no commercial use of {title}",
+    Duty.no_derivatives: "publish no changed version of {title}",
+    Duty.payment: "{title} asks for payment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt, its continuation step by step, and the notices."""
+
+    prompt: str
+    steps: tuple[Step, ...]
+    finish_reason: str
+    policy: str
+    notices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, predictor: Predictor, prompt: str, steps: Sequence[Step]) -> Answer:
+        """Collect a finished generation."""
+        tokens = tuple(step for step in steps if step.token >= 0)
+        finish = steps[-1].finish if steps else "length"
+        named = [name for name, share in roll_up(_credits(tokens)) if share >= NOTICE_SHARE]
+        named += [item.document for step in tokens for item in step.credits if item.context]
+        notices = tuple(_notices(_documents(predictor, dict.fromkeys(named))))
+        return cls(prompt, tuple(steps), finish, describe(predictor.policy), notices)
+
+    @property
+    def tokens(self) -> tuple[Step, ...]:
+        """The steps that chose a token."""
+        return tuple(step for step in self.steps if step.token >= 0)
+
+    @property
+    def text(self) -> str:
+        """The continuation."""
+        return "".join(step.text for step in self.steps)
+
+    @property
+    def lm_share(self) -> float:
+        """The language model's share of the whole answer."""
+        return sum(step.lm_share for step in self.tokens) / max(1, len(self.tokens))
+
+    def shares(self, by: str = "document") -> list[tuple[str, float]]:
+        """Mean shares by document, owner or license, largest first."""
+        return roll_up(_credits(self.tokens), by)
+
+    def sentences(self) -> list[dict[str, Any]]:
+        """Every sentence with the shares of its documents."""
+        found = []
+        for span in by_sentence(step.text for step in self.tokens):
+            part = self.tokens[span]
+            shares = roll_up(_credits(part))
+            text = "".join(step.text for step in part)
+            found.append({"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)})
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """What `silo generate --json` prints."""
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "policy": self.policy,
+            "lm_share": self.lm_share,
+            "documents": dict(self.shares()),
+            "owners": dict(self.shares("owner")),
+            "licenses": dict(self.shares("license")),
+            "notices": list(self.notices),
+            "sentences": self.sentences(),
+            "tokens": [step.as_json() for step in self.tokens],
+        }
+
+
+def _credits(steps: Iterable[Step]) -> list[TokenCredit]:
+    return [TokenCredit(step.lm_share, step.credits) for step in steps]
+
+
+def _documents(predictor: Predictor, names: Iterable[str]) -> Iterable[Document]:
+    """The documents of these ids that are still there."""
+    for name in names:
+        for store in predictor.stores:
+            yield from store.documents(Selector(document=name))
+
+
+def _notices(documents: Iterable[Document]) -> Iterable[str]:
+    for document in documents:
+        owner, title = document.owner or document.source, document.url or document.external_id
+        asked = [_DUTIES[duty].format(owner=owner, title=title) for duty in Duty if duty in document.duties]
+        if asked:
+            yield f"{document.license}: {'; '.join(asked)}"

@@ -1,0 +1,177 @@
+"""`silo generate`: text token by token, each with its probability and with who contributed to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.corpus.tokens import Tokenizer
+from silo.errors import SiloError
+from silo.inference.credit import Credit, TokenCredit, credit
+from silo.inference.guard import Guard
+from silo.inference.neighbours import Neighbour, top_neighbours
+from silo.inference.predictor import Prediction, Predictor
+from silo.inference.sampling import Sampling
+from silo.inference.sources import Sources
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+_TAIL = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One generated token. `text` may be empty while a character is unfinished; `finish` is set on the last step.
+
+    `stop`: the model ended the text, or a stop string was met; `length`: `max_tokens`; `content_filter`: the guard
+    left no continuation. The last step of a stopped or filtered text has token -1.
+    """
+
+    token: int
+    text: str
+    log_probability: float
+    lm_share: float
+    credits: tuple[Credit, ...]
+    neighbours: tuple[Neighbour, ...] = ()
+    finish: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `silo generate --json` prints for a token."""
+        shown: dict[str, Any] = {
+            "text": self.text,
+            "token": self.token,
+            "logprob": self.log_probability,
+            "lm_share": self.lm_share,
+            "credits": [item.as_json() for item in self.credits],
+        }
+        return {**shown, "neighbours": [item.as_json() for item in self.neighbours]} if self.neighbours else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to generate: at most so many tokens, until one of these strings, with so many neighbours shown."""
+
+    max_tokens: int = 64
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    guard: Guard | None = None
+    neighbours: int = 0
+    credit: bool = True
+
+
+def generate(predictor: Predictor, prompt: str, wish: Wish) -> Iterator[Step]:
+    """Continue a prompt. Every step sees the stores as they are at that moment."""
+    if wish.max_tokens < 1:
+        raise SiloError("usage", "max_tokens is at least 1")
+    tokenizer = predictor.tokenizer
+    (found,) = tokenizer.encode([prompt])
+    begin = np.array([tokenizer.begin], dtype=np.int64)
+    yield from _Text(predictor, np.concatenate([begin, found.astype(np.int64)]), wish).steps()
+
+
+class _Text:
+    """A text that is being written."""
+
+    def __init__(self, predictor: Predictor, ids: NDArray[np.int64], wish: Wish) -> None:
+        self._predictor, self._wish = predictor, wish
+        self._ids = ids
+        self._reader = predictor.reader()
+        self._rng = wish.sampling.rng()
+        self._writer = _Writer(predictor.tokenizer, ids, wish.stop)
+
+    def steps(self) -> Iterator[Step]:
+        for count in range(self._wish.max_tokens):
+            step = self._step()
+            if step.token < 0:
+                yield step
+                return
+            piece, stopped = self._writer.write(step.token)
+            last = count + 1 == self._wish.max_tokens
+            piece += self._writer.rest() if last and not stopped else ""
+            finish = "stop" if stopped else "length" if last else ""
+            yield _shown(step, piece, finish)
+            if finish:
+                return
+
+    def _step(self) -> Step:
+        asks_stores = bool(self._predictor.method) or self._wish.guard is not None
+        with self._predictor.reading() if asks_stores else nullcontext() as sources:
+            prediction = self._reader.predict(self._ids, sources)
+            probabilities = self._allowed(prediction, sources)
+            if not probabilities.sum() > 0:
+                return self._end("content_filter")
+            token = self._wish.sampling.choose(probabilities, self._rng)
+            if token == self._predictor.tokenizer.begin:
+                return self._end("stop")
+            credited = credit(prediction, token, sources) if self._wish.credit else TokenCredit(1.0, ())
+            near = top_neighbours(prediction, sources, self._predictor.tokenizer, self._wish.neighbours)
+        self._ids = np.append(self._ids, token)
+        log = math.log(max(float(prediction.probabilities[token]), 5e-324))
+        return Step(token, "", log, credited.lm_share, credited.credits, near)
+
+    def _allowed(self, prediction: Prediction, sources: Sources | None) -> NDArray[np.float64]:
+        """Without ids that stand for nothing and without what the guard forbids."""
+        probabilities = prediction.probabilities[: self._predictor.tokenizer.vocabulary]
+        if self._wish.guard is None or sources is None:
+            return probabilities
+        return self._wish.guard.apply(probabilities, self._ids, sources)
+
+    def _end(self, finish: str) -> Step:
+        return Step(-1, self._writer.rest(), 0.0, 1.0, (), finish=finish)
+
+
+def _shown(step: Step, text: str, finish: str) -> Step:
+    return Step(step.token, text, step.log_probability, step.lm_share, step.credits, step.neighbours, finish)
+
+
+class _Writer:
+    """Tokens to text: an unfinished character is held back, and so is what may be the start of a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: NDArray[np.int64], stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = [mark for mark in stop if mark]
+        self._begin(prompt)
+
+    def _begin(self, ids: NDArray[np.int64]) -> None:
+        """Start after these tokens: the last few are decoded along, because the text of a token may depend on them."""
+        self._tail = ids[-_TAIL:]
+        self._ids: list[int] = []
+        self._before = len(self._decoded())
+        self._given = 0
+
+    def _decoded(self) -> str:
+        ids = np.concatenate([self._tail, np.array(self._ids, dtype=np.int64)]).astype(np.uint32)
+        return self._tokenizer.decode(ids)
+
+    def write(self, token: int) -> tuple[str, bool]:
+        """The text that is certain now, and whether a stop string ended it."""
+        self._ids.append(token)
+        text = self._decoded()[self._before :]
+        ends = [text.find(mark) for mark in self._stop if mark in text]
+        if ends:
+            piece = text[self._given : min(ends)]
+            self._given = len(text)
+            return piece, True
+        certain = text.rstrip(_UNFINISHED)
+        held = max((_overlap(certain, mark) for mark in self._stop), default=0)
+        piece = certain[self._given : len(certain) - held]
+        self._given += len(piece)
+        if self._given == len(text) and len(self._ids) > _TAIL:
+            self._begin(np.array(self._ids, dtype=np.int64))
+        return piece, False
+
+    def rest(self) -> str:
+        """What was held back."""
+        piece = self._decoded()[self._before + self._given :]
+        self._given += len(piece)
+        return piece
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How many characters at the end of a text begin the mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -1,0 +1,66 @@
+"""The formula: one distribution from a language model, token neighbours and exact matches of several lengths.
+
+Components stand in a row: the LM first, then kNN, then contexts of the n-gram model from short to long. Each but the
+first has a gate in [0, 1]: the share it takes of all that stands before it. With kNN alone this is the paper's
+`P = (1 - lambda) P_LM + lambda P_kNN` (Section 4.2), lambda being the kNN weight. A component that found nothing has
+gate 0, so that the mixture always sums to 1. Scoring and generation both come here.
+"""
+
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def component_weights(gates: Floats) -> Floats:
+    """Gates [positions, components - 1] to weights [positions, components], which sum to 1 in every row."""
+    left = np.cumprod((1.0 - gates)[:, ::-1], axis=1)[:, ::-1]
+    weights = np.empty((len(gates), gates.shape[1] + 1))
+    weights[:, 0] = left[:, 0] if gates.shape[1] else 1.0
+    weights[:, 1:-1] = gates[:, :-1] * left[:, 1:]
+    weights[:, -1:] = gates[:, -1:] if gates.shape[1] else weights[:, -1:]
+    return weights
+
+
+def mixed(weights: Floats, probabilities: Floats) -> Floats:
+    """P of each position's token from its probability under every component."""
+    total: Floats = np.einsum("pc,pc->p", weights, probabilities)
+    return total
+
+
+def neighbour_weights(distances: NDArray[np.float32], tau: float) -> Floats:
+    """softmax(-d / tau) over each row of squared distances; rows without neighbours (all inf) are all 0."""
+    weights = np.empty(distances.shape)
+    _softmax(np.ascontiguousarray(distances), tau, weights)
+    return weights
+
+
+@numba.njit(cache=True, nogil=True)
+def _softmax(distances: Any, tau: float, weights: Any) -> None:
+    for row in range(len(distances)):
+        nearest = distances[row].min() if distances.shape[1] else np.inf
+        total = 0.0
+        for at in range(distances.shape[1]):
+            here = distances[row, at]
+            weights[row, at] = np.exp((nearest - here) / tau) if here < np.inf else 0.0
+            total += weights[row, at]
+        for at in range(distances.shape[1]):
+            weights[row, at] /= max(total, 1e-300)
+
+
+def token_mass(values: NDArray[np.int64], weights: Floats, tokens: NDArray[np.integer[Any]]) -> Floats:
+    """P_kNN of one token per position: the weight of the neighbours that were followed by it."""
+    mass: Floats = np.where(values == np.asarray(tokens)[:, None], weights, 0.0).sum(axis=1)
+    return mass
+
+
+def add_component(into: Floats, tokens: NDArray[Any], shares: Floats, weight: float) -> None:
+    """Add a component's distribution, given as shares of some tokens (which may repeat), to a dense one."""
+    into += np.bincount(tokens, weights=shares * weight, minlength=len(into))

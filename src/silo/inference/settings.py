@@ -1,0 +1,171 @@
+"""How stores are read and mixed: settings with a name, tuned on validation text, kept in the home and never in a store.
+
+On disk: `settings/<name>.json` with the settings and where they come from (model, text and its tiers, figures).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.errors import SiloError
+from silo.files import read_json, write_json
+from silo.inference.gate import Floats, Gate, log_counts, log_nodes
+
+FORMAT = "silo-settings-1"
+FOLDER = "settings"
+METHODS = ("knn", "ngram", "ric")
+VARIANTS = ("basic", "ensemble", "concat", "concat-next")
+ORDERS = (1, 2, 3, 4, 5, 6)
+"""Context lengths that the n-gram model always looks at; above them only the longest match counts."""
+
+MATCH_LENGTHS = (1, 2, 3, 4, 6, 10, 20, 50)
+MATCH_COUNTS = (1, 2, 4, 16, 64, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Ric:
+    """Retrieval in context. Numbers that are 0 follow the model: half of its context for passages, stride a quarter.
+
+    `basic` puts the best passage before the text, `concat` several (best last), `concat-next` the best one and what
+    follows it in its document, `ensemble` averages over inputs with one passage each (`weighting` uniform or score).
+    """
+
+    variant: str = "basic"
+    passages: int = 1
+    weighting: str = "uniform"
+    passage_tokens: int = 0
+    query_tokens: int = 0
+    stride: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.variant in VARIANTS, f"a RIC variant is one of {', '.join(VARIANTS)}")
+        _require(self.weighting in ("uniform", "score"), "RIC weighting is uniform or score")
+        _require(1 <= self.passages <= 64, "RIC takes 1 to 64 passages")
+
+
+def _ngram_guess() -> Gate:
+    """Untuned: trust grows with the length of the match, and for short ones with the count."""
+    lengths, counts = np.array(MATCH_LENGTHS), np.array(MATCH_COUNTS)
+    weights = np.outer(lengths / (lengths + 4.0), counts / (counts + 3.0))
+    return Gate((log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS)), weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settings:
+    """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, longest match); `ngram` is a gate over
+    (match length, count). `skip`: no token search where the LM gives one token at least this much; off at 1.
+    """
+
+    k: int = 1024
+    tau: float = 10.0
+    probes: int = 12
+    knn: Gate = field(default_factory=lambda: Gate.constant(0.25))
+    ngram: Gate = field(default_factory=_ngram_guess)
+    skip: float = 1.0
+    ric: Ric = field(default_factory=Ric)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.k <= 32_768, "k is 1 to 32,768")
+        _require(self.tau > 0 and np.isfinite(self.tau), "tau is a positive number")
+        _require(self.probes >= 1, "at least one list is probed")
+        _require(0 < self.skip <= 1, "skip is a probability")
+
+    def with_values(self, **values: Any) -> Settings:
+        """These settings with some replaced; None leaves a value as it is, `lam` is a fixed lambda."""
+        given = {name: value for name, value in values.items() if value is not None}
+        if (weight := given.pop("lam", None)) is not None:
+            _require(0 <= weight <= 1, "lambda is between 0 and 1")
+            given["knn"] = Gate.constant(weight)
+        return replace(self, **given)
+
+    def gates(self, method: frozenset[str], seen: Seen) -> Floats:
+        """The gates of all components but the LM [positions, components - 1]; 0 where a component found nothing."""
+        columns = []
+        if "knn" in method:
+            gate = self.knn.of(seen.nearest, seen.peaks, log_counts(seen.lengths))
+            columns.append(np.where(np.isfinite(seen.nearest), gate, 0.0)[:, None])
+        if "ngram" in method:
+            counts = seen.totals.ravel()
+            gate = self.ngram.of(log_counts(seen.level_lengths().ravel()), log_counts(counts))
+            columns.append(np.where(counts > 0, gate, 0.0).reshape(seen.totals.shape))
+        return np.concatenate(columns, axis=1) if columns else np.empty((len(seen.peaks), 0))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = {name: getattr(self, name) for name in ("k", "tau", "probes", "skip")}
+        return {**plain, "knn": self.knn.as_json(), "ngram": self.ngram.as_json(), "ric": asdict(self.ric)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Settings:
+        """The inverse of `as_json`."""
+        gates = {name: Gate.from_json(content[name]) for name in ("knn", "ngram")}
+        return cls(**{**content, **gates, "ric": Ric(**content["ric"])})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What is known of each position before its token: the LM's peak probability, the distance of the nearest neighbour
+    (inf without one), the length of the longest match, and the count of each level (orders, then the longest)."""
+
+    peaks: Floats
+    nearest: Floats
+    lengths: NDArray[np.int64]
+    totals: NDArray[np.int64]
+
+    def level_lengths(self) -> NDArray[np.int64]:
+        """The length of every level's context [positions, levels]."""
+        orders = np.broadcast_to(np.array(ORDERS, dtype=np.int64), (len(self.lengths), len(ORDERS)))
+        return np.concatenate([orders, self.lengths[:, None]], axis=1)
+
+
+def parse_method(text: str) -> frozenset[str]:
+    """`lm`, or some of knn, ngram and ric joined by +."""
+    names = frozenset(text.split("+")) if text != "lm" else frozenset[str]()
+    if unknown := names - set(METHODS):
+        raise SiloError("usage", f"there is no method '{min(unknown)}'", "use lm, or knn, ngram and ric joined by +")
+    return names
+
+
+def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origin: Mapping[str, Any]) -> Path:
+    """Keep the settings of some methods under a name; earlier ones of that name are replaced."""
+    path = _path(home, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    methods = {method: found.as_json() for method, found in settings.items()}
+    write_json(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
+    return path
+
+
+def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
+    """The settings of that name for a method; ric adds nothing to what is tuned."""
+    path = _path(home, name)
+    if not path.is_file():
+        known = sorted(file.stem for file in path.parent.glob("*.json"))
+        hint = f"known are {', '.join(known)}" if known else "make some with `silo store tune`"
+        raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
+    content = read_json(path)
+    wanted = "+".join(part for part in ("knn", "ngram") if part in method)
+    try:
+        _require(content["format"] == FORMAT, f"{path} is not a {FORMAT} file")
+        if not wanted:
+            return Settings()
+        _require(wanted in content["methods"], f"{path} has settings for {', '.join(content['methods'])} only")
+        return Settings.from_json(content["methods"][wanted])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SiloError("settings-invalid", f"{path}: {error}") from None
+
+
+def _path(home: Path, name: str) -> Path:
+    _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
+    return home / FOLDER / f"{name}.json"
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise SiloError("settings-invalid", message)

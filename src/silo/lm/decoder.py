@@ -1,0 +1,71 @@
+"""Reads a text token by token: what was read before is kept as a KV cache and never computed twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache
+
+from silo.lm.model import Key, LanguageModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Next:
+    """After a text: the probability of every token, and the key of this place."""
+
+    probabilities: NDArray[np.float64]
+    key: NDArray[np.float32]
+
+    @property
+    def peak(self) -> float:
+        """The probability of the likeliest token."""
+        return float(self.probabilities.max())
+
+
+class Decoder:
+    """One text at a time. `read` takes the whole text; only what differs from the text before is computed."""
+
+    def __init__(self, model: LanguageModel, key: Key = "final") -> None:
+        self._model = model
+        self._key = key
+        self._cache: Any = None
+        self._ids: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._last: Next | None = None
+
+    @torch.inference_mode()
+    def read(self, ids: NDArray[Any]) -> Next:
+        """The prediction after a text of at least one token."""
+        given = np.asarray(ids, dtype=np.int64)
+        if self._last is not None and np.array_equal(given, self._ids):
+            return self._last
+        kept = min(_common(self._ids, given), len(given) - 1)
+        self._rewind(kept)
+        fresh = torch.from_numpy(given[kept:]).unsqueeze(0)
+        output = self._model.step(fresh, self._cache, key=self._key)
+        self._ids = given
+        self._last = Next(_softmax(output.logits[0].float().numpy()), output.keys[0].float().numpy())
+        return self._last
+
+    def _rewind(self, length: int) -> None:
+        """Keep the first tokens of what was read."""
+        if self._cache is None or not length:
+            self._cache = DynamicCache(config=self._model.network.config)
+        elif length < len(self._ids):
+            self._cache.crop(length - len(self._ids))
+
+
+def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """How many first tokens two texts share."""
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+    found: NDArray[np.float64] = weights / weights.sum()
+    return found

@@ -1,0 +1,213 @@
+"""Generation: the numbers of `score`, credit that adds up, a guard without holes, erasure between two tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from silo.datastore.selection import Selector
+from silo.errors import SiloError
+from silo.inference.answer import Answer
+from silo.inference.credit import by_sentence
+from silo.inference.generate import Step, Wish, generate
+from silo.inference.guard import Guard
+from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.sampling import Sampling
+from silo.inference.score import score_text
+from silo.inference.settings import Ric, Settings
+from silo.inference.stores import open_store
+from tests.inference.test_score import text_of
+from tests.inference.world import TEXTS, make_model, make_store
+
+METHODS = ["lm", "knn", "ngram", "knn+ngram", "ric", "ric+knn", "ngram+ric"]
+PROMPTS = ["The quick", "The licensee shall not", "Tea is made", "x"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("world")
+    make_store(root / "store", make_model(root)).close()
+    return root
+
+
+def opened(place: Path, method: str = "knn+ngram", lam: float = 0.4, **settings: object) -> Predictor:
+    chosen = Settings(k=20, tau=20.0, **settings).with_values(lam=lam)  # type: ignore[arg-type]
+    return open_predictor(place / "model", [place / "store"], method=method, settings=chosen)
+
+
+def run(predictor: Predictor, prompt: str, tokens: int = 12, **wish: object) -> list[Step]:
+    return list(generate(predictor, prompt, Wish(tokens, **wish)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_greedy_path_has_the_log_probabilities_of_score(place: Path, method: str) -> None:
+    predictor = opened(place, method)
+    for prompt in ("The quick", "The licensee shall not copy the sea. " * 3):
+        steps = [step for step in run(predictor, prompt, 80) if step.token >= 0]
+        ids = np.array([256, *prompt.encode(), *(step.token for step in steps)], dtype=np.uint32)
+        text = text_of("")
+        scored = np.ones(len(ids), dtype=np.bool_)
+        found = score_text(predictor, type(text)(ids, scored, 1))
+        assert len(ids) > 64
+        assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shares_add_up_to_one_exactly_in_any_order(place: Path, method: str) -> None:
+    for prompt in PROMPTS:
+        for step in run(opened(place, method), prompt):
+            if step.token < 0:
+                continue
+            shares = [item.share for item in step.credits]
+            assert step.lm_share + sum(shares) == 1.0
+            assert sum(reversed(shares)) + step.lm_share == 1.0
+            assert step.lm_share >= 0 and all(share > 0 for share in shares if share)
+            if method == "lm":
+                assert step.lm_share == 1.0 and not step.credits
+            assert ("ric" in method) >= any(item.context for item in step.credits)
+
+
+def test_credit_is_what_leaving_the_document_out_takes_away(place: Path, tmp_path: Path) -> None:
+    """With fixed component weights a document's n-gram credit is its count over the total: checked by hand."""
+    predictor = opened(place, "ngram")
+    (step,) = run(predictor, "The quick brown f", 1)
+    assert step.text == "o"
+    names = {item.external_id: item.share for item in step.credits}
+    assert set(names) == {"fox", "dog", "law"} or {"fox", "dog"} <= set(names)
+    assert names["fox"] > names["dog"], "two occurrences against one"
+
+
+def test_cached_generation_equals_generation_from_scratch(place: Path) -> None:
+    predictor = opened(place)
+    prompt = "The quick"
+    written: list[Step] = []
+    for step in run(predictor, prompt, 70):
+        fresh = run(predictor, prompt, 70)[len(written)] if len(written) in (0, 30, 69) else step
+        assert (fresh.token, fresh.log_probability) == (step.token, step.log_probability)
+        written.append(step)
+
+
+def test_the_mixture_sums_to_one(place: Path) -> None:
+    for method in METHODS:
+        predictor = opened(place, method)
+        reader = predictor.reader()
+        with predictor.reading() as sources:
+            for prompt in PROMPTS:
+                ids = np.array([256, *prompt.encode()], dtype=np.uint32)
+                assert reader.predict(ids, sources).probabilities.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_an_erased_document_is_gone_from_the_next_token_on(place: Path, tmp_path: Path) -> None:
+    make_store(tmp_path / "store", place / "model").close()
+    chosen = Settings(k=20, tau=20.0).with_values(lam=0.6)
+    for method in ("knn+ngram", "ric+ngram"):
+        predictor = open_predictor(place / "model", [tmp_path / "store"], method=method, settings=chosen)
+        steps = generate(predictor, "The licensee shall not copy the", Wish(10))
+        first = next(steps)
+        if method == "knn+ngram":
+            assert any(item.external_id == "law" for item in first.credits)
+            open_store(tmp_path / "store").erase(Selector(document="law"))
+        assert not any(item.external_id == "law" for step in steps for item in step.credits)
+
+
+def test_neighbours_show_the_text_around_them(place: Path) -> None:
+    (step,) = run(opened(place, "knn"), "The quick brown f", 1, neighbours=3)
+    assert len(step.neighbours) == 3
+    for near in step.neighbours:
+        assert any(near.left + near.continuation in text for text in TEXTS.values())
+    assert [near.distance for near in step.neighbours] == sorted(near.distance for near in step.neighbours)
+
+
+def test_a_seed_repeats_a_text_and_another_changes_it(place: Path) -> None:
+    def text(seed: int) -> str:
+        wish = Sampling(temperature=1.5, seed=seed)
+        return "".join(step.text for step in run(opened(place), "The", 20, sampling=wish))
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(4)}) > 1
+
+
+def test_stop_strings_end_a_text_before_them(place: Path) -> None:
+    predictor = opened(place, "ngram", ngram=Settings().ngram)
+    plain = "".join(step.text for step in run(predictor, "The quick brown", 30))
+    mark = plain[8:11]
+    steps = run(predictor, "The quick brown", 30, stop=(mark,))
+    assert "".join(step.text for step in steps) == plain[: plain.index(mark)]
+    assert steps[-1].finish == "stop"
+    assert run(predictor, "The quick brown", 3)[-1].finish == "length"
+
+
+@settings(max_examples=30)
+@given(
+    name=st.sampled_from(sorted(TEXTS)),
+    start=st.integers(0, 40),
+    size=st.integers(1, 30),
+    limit=st.integers(1, 12),
+    temperature=st.sampled_from([0.0, 0.7]),
+)
+def test_no_output_repeats_more_than_the_guard_allows(
+    guarded: Predictor, name: str, start: int, size: int, limit: int, temperature: float
+) -> None:
+    prompt = TEXTS[name][start : start + size] or "The"
+    sampling = Sampling(temperature=temperature, seed=0)
+    steps = run(guarded, prompt, 40, guard=Guard(limit), sampling=sampling)
+    written = [step.token for step in steps if step.token >= 0]
+    whole = [*prompt.encode(), *written]
+    protected = [list(TEXTS[key].encode()) for key in ("law", "tea")]
+    runs = [tuple(whole[at : at + limit + 1]) for at in range(len(whole) - limit) if at + limit >= len(prompt.encode())]
+    held = {tuple(text[at : at + limit + 1]) for text in protected for at in range(len(text) - limit)}
+    assert not held & set(runs)
+
+
+@pytest.fixture(scope="module")
+def guarded(place: Path) -> Predictor:
+    return opened(place, "knn+ngram", lam=0.9)
+
+
+def test_without_the_guard_a_document_is_repeated(guarded: Predictor) -> None:
+    whole = "The licensee shall not" + "".join(step.text for step in run(guarded, "The licensee shall not", 30))
+    assert whole[:40] in TEXTS["law"]
+
+
+def test_permissive_documents_may_be_repeated_under_the_guard(guarded: Predictor) -> None:
+    steps = run(guarded, "The quick brown fox jumps", 20, guard=Guard(12))
+    assert ("The quick brown fox jumps" + "".join(step.text for step in steps))[:35] in TEXTS["fox"]
+
+
+def test_an_answer_rolls_up_and_gives_notice(place: Path) -> None:
+    predictor = opened(place, "knn+ngram", lam=0.8)
+    steps = run(predictor, "The sea is wide and the sea", 20)
+    answer = Answer.of(predictor, "The sea", steps)
+    total = sum(share for _, share in answer.shares())
+    assert total + answer.lm_share == pytest.approx(1.0)
+    for by in ("owner", "license"):
+        assert sum(share for _, share in answer.shares(by)) == pytest.approx(total)
+    assert any("name s as the author" in line and line.startswith("CC-BY-4.0") for line in answer.notices)
+    shown = answer.as_json()
+    assert "".join(item["text"] for item in shown["sentences"]) == shown["text"]
+
+
+def test_sentences_end_at_their_marks() -> None:
+    assert by_sentence(["One", ".", " Two", " more", "!\n", "x"]) == [slice(0, 2), slice(2, 5), slice(5, 6)]
+    assert by_sentence([]) == []
+
+
+def test_retrieval_may_be_skipped_where_the_model_is_sure(place: Path) -> None:
+    never = opened(place, "knn", skip=1e-9)
+    assert all(step.lm_share == 1.0 for step in run(never, "The quick"))
+
+
+def test_bad_wishes_are_refused(place: Path) -> None:
+    with pytest.raises(SiloError, match="usage"):
+        run(opened(place), "x", 0)
+    for bad in ({"temperature": -1}, {"top_p": 0}, {"top_k": -1}):
+        with pytest.raises(SiloError, match="usage"):
+            Sampling(**bad)
+    with pytest.raises(SiloError, match="settings-invalid"):
+        Ric("unheard-of")
+    with pytest.raises(SiloError, match="needs a store"):
+        open_predictor(place / "model", [], method="knn")

@@ -1,0 +1,213 @@
+"""Scores equal a brute-force reference in float64, token for token."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from silo.datastore.codec import Codec
+from silo.datastore.selection import Policy
+from silo.inference.gate import log_counts
+from silo.inference.leads import LeadFinder
+from silo.inference.mix import component_weights, neighbour_weights
+from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.score import score_text
+from silo.inference.settings import ORDERS, Ric, Settings
+from silo.lm.encode import DocumentEncoder
+from silo.lm.model import LanguageModel
+from silo.lm.scoring import Text, Windows, score
+from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store
+
+LONG = "The quick brown fox is not the lazy dog. The licensee shall not copy the sea. " * 3
+METHODS = ["lm", "knn", "ngram", "knn+ngram"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("world")
+    make_store(root / "store", make_model(root)).close()
+    return root
+
+
+def opened(place: Path, method: str, **more: object) -> Predictor:
+    settings = more.pop("settings", Settings(k=20, tau=20.0).with_values(lam=0.4))
+    stores = [place / "store"] if method != "lm" else []
+    return open_predictor(place / "model", stores, method=method, settings=settings, **more)  # type: ignore[arg-type]
+
+
+def text_of(content: str) -> Text:
+    ids = ids_of(content)
+    scored = np.ones(len(ids), dtype=np.bool_)
+    scored[0] = False
+    return Text(ids, scored, len(content.encode()))
+
+
+class Reference:
+    """The formulas, written down naively, in float64."""
+
+    def __init__(self, place: Path, names: list[str], k: int, tau: float, lam: float) -> None:
+        self.model = LanguageModel.open(place / "model")
+        self.k, self.tau, self.lam = k, tau, lam
+        self.codec = Codec.open(place / "model" / "codec")
+        held = sorted((item for item in documents() if item.external_id in names), key=lambda item: item.id)
+        self.texts = [ids_of(item.text) for item in held]
+        encoder = DocumentEncoder(self.model)
+        rows = [
+            (self.codec.reconstruct(self.codec.encode(keys)).astype(np.float64), ids[1:])
+            for ids, keys in zip(self.texts, encoder.keys(self.texts), strict=True)
+        ]
+        self.rows = np.concatenate([row for row, _ in rows])
+        self.values = np.concatenate([values for _, values in rows])
+
+    def logits(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with torch.inference_mode():
+            output = self.model.forward(torch.from_numpy(ids.astype(np.int64))[None])
+        return output.logits[0, -1].double().numpy(), output.hidden[0, -1].numpy()
+
+    def window(self, position: int) -> int:
+        windows = Windows().within(self.model.context)
+        if position < windows.length:
+            return 0
+        scored = windows.length + (position - windows.length) // windows.stride * windows.stride
+        return scored + windows.stride - windows.length
+
+    def probability(self, ids: np.ndarray, position: int, method: frozenset[str]) -> float:
+        token = int(ids[position])
+        logits, key = self.logits(ids[self.window(position) : position])
+        total = math.exp(logits[token] - logits.max()) / np.exp(logits - logits.max()).sum()
+        if "knn" in method:
+            query = self.codec.transform(key[None]).astype(np.float64)[0]
+            distances = ((self.rows - query) ** 2).sum(1)
+            nearest = np.argsort(distances, kind="stable")[: self.k]
+            weights = np.exp(-(distances[nearest] - distances[nearest].min()) / self.tau)
+            mass = weights[self.values[nearest] == token].sum() / weights.sum()
+            total = (1 - self.lam) * total + self.lam * mass
+        if "ngram" in method:
+            for length, following in self.levels(ids[:position]):
+                count = sum(following.values())
+                gate = Settings().ngram.of(log_counts(np.array([length])), log_counts(np.array([count])))[0]
+                total = (1 - gate) * total + gate * following[token] / count
+        return float(total)
+
+    def levels(self, prefix: np.ndarray) -> list[tuple[int, Counter[int]]]:
+        found = [(n, self.following(prefix, n)) for n in range(1, len(prefix))]
+        found = list(itertools.takewhile(lambda pair: pair[1], found))
+        return [pair for pair in found if pair[0] in ORDERS or pair[0] == len(found)]
+
+    def following(self, prefix: np.ndarray, n: int) -> Counter[int]:
+        context = prefix[len(prefix) - n :].tolist()
+        found: Counter[int] = Counter()
+        for text in self.texts:
+            plain = text.tolist()
+            found.update(plain[at + n] for at in range(1, len(plain) - n) if plain[at : at + n] == context)
+        return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_token_has_the_probability_of_the_reference(place: Path, method: str) -> None:
+    predictor = opened(place, method)
+    text = text_of(LONG)
+    scored = score_text(predictor, text)
+    reference = Reference(place, list(TEXTS), 20, 20.0, 0.4)
+    wanted = [math.log(reference.probability(text.ids, at, predictor.method)) for at in range(1, len(text.ids))]
+    assert len(text.ids) > 3 * 64, "several windows"
+    assert np.allclose(scored.logs[1:], wanted, rtol=0, atol=2e-5)
+    assert scored.total.perplexity == pytest.approx(math.exp(-np.mean(wanted)), rel=1e-6)
+    assert np.allclose(scored.shares.sum(axis=1), 1.0)
+
+
+def test_the_language_model_alone_is_scored_as_lm_eval_does(place: Path) -> None:
+    predictor = opened(place, "lm")
+    plain = score(predictor.model, text_of(LONG), predictor.windows)
+    assert score_text(predictor, text_of(LONG)).total == plain
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_policy_is_a_store_of_its_documents_alone(place: Path, tmp_path: Path, method: str) -> None:
+    if method == "lm":
+        pytest.skip("no store")
+    policy = Policy.of(licenses=["MIT"])
+    make_store(tmp_path / "store", place / "model", [item for item in documents() if item.license == "MIT"]).close()
+    under = score_text(opened(place, method, policy=policy), text_of(LONG))
+    settings = Settings(k=20, tau=20.0).with_values(lam=0.4)
+    alone = score_text(
+        open_predictor(place / "model", [tmp_path / "store"], method=method, settings=settings), text_of(LONG)
+    )
+    assert (under.logs == alone.logs).all(), "bit for bit"
+    assert (score_text(opened(place, method), text_of(LONG)).logs != alone.logs).any()
+
+
+def test_two_stores_are_read_as_one(place: Path, tmp_path: Path) -> None:
+    for name, half in (("a", documents()[:2]), ("b", documents()[2:])):
+        make_store(tmp_path / name, place / "model", half).close()
+    settings = Settings(k=20, tau=20.0).with_values(lam=0.4)
+    both = open_predictor(place / "model", [tmp_path / "a", tmp_path / "b"], method="knn+ngram", settings=settings)
+    assert np.allclose(score_text(both, text_of(LONG)).logs, score_text(opened(place, "knn+ngram"), text_of(LONG)).logs)
+
+
+def test_scores_do_not_depend_on_threads(place: Path) -> None:
+    text = text_of(LONG)
+    one = score_text(opened(place, "knn+ngram"), text)
+    torch.set_num_threads(2)
+    two = score_text(opened(place, "knn+ngram"), text)
+    torch.set_num_threads(1)
+    assert (one.logs == two.logs).all()
+
+
+@pytest.mark.parametrize(
+    "ric", [Ric(), Ric("ensemble", 2), Ric("ensemble", 2, "score"), Ric("concat", 2), Ric("concat-next")]
+)
+def test_ric_reads_the_passage_before_the_text(place: Path, ric: Ric) -> None:
+    predictor = opened(place, "ric", settings=Settings(ric=ric))
+    text = text_of(LONG)
+    scored = score_text(predictor, text)
+    assert predictor.leads is not None
+    reference = Reference(place, list(TEXTS), 20, 20.0, 0.4)
+    ids = text.ids.astype(np.int64)
+    for position in (5, 9, 17, 40, 150, 200):
+        frame = predictor.leads.frame_at(position)
+        assert frame.first <= position < frame.until
+        with predictor.reading() as sources:
+            leads = predictor.leads.find(ids, frame, sources)
+        assert sum(lead.weight for lead in leads) == pytest.approx(1.0)
+        total = 0.0
+        for lead in leads:
+            logits, _ = reference.logits(np.concatenate([lead.tokens, ids[frame.start : position]]))
+            total += lead.weight * np.exp(logits[ids[position]] - logits.max()) / np.exp(logits - logits.max()).sum()
+        assert scored.logs[position] == pytest.approx(math.log(total), abs=1e-5)
+    if ric.variant == "ensemble":
+        assert len(leads) == 2
+
+
+def test_concat_next_takes_what_really_follows(place: Path) -> None:
+    predictor = opened(place, "ric", settings=Settings(ric=Ric("concat-next", passage_tokens=30)))
+    finder = LeadFinder(64, Ric("concat-next", passage_tokens=30), predictor.tokenizer)
+    ids = ids_of("the licensee shall").astype(np.int64)
+    with predictor.reading() as sources:
+        (lead,) = finder.find(ids, finder.frame_at(len(ids)), sources)
+    shown = predictor.tokenizer.decode(lead.tokens[1:].astype(np.uint32))
+    assert shown in TEXTS["law"]
+    assert len(lead.tokens) == 31
+
+
+def test_component_weights_sum_to_one() -> None:
+    rng = np.random.default_rng(0)
+    for count in range(5):
+        weights = component_weights(rng.random((50, count)))
+        assert weights.shape == (50, count + 1)
+        assert np.allclose(weights.sum(axis=1), 1.0)
+    gates = np.array([[0.25]])
+    assert component_weights(gates).tolist() == [[0.75, 0.25]]
+
+
+def test_neighbour_weights_are_a_softmax_and_nothing_without_neighbours() -> None:
+    distances = np.array([[0.0, 2.0, np.inf], [np.inf] * 3], dtype=np.float32)
+    weights = neighbour_weights(distances, 2.0)
+    assert weights[0] == pytest.approx([1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1)), 0.0])
+    assert (weights[1] == 0).all()
