@@ -1,3 +1,23 @@
 """silo: language models that keep legal risk out of the weights."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from silo.inference.session import Session
+
 __version__ = "0.1.0"
+
+
+def open(model: str | Path, stores: str | Path | Sequence[str | Path] = (), **options: Any) -> Session:  # noqa: A001
+    """A model and stores, ready to `generate`, `answer` and `score`; options as for `inference.session.open_session`.
+
+    Everything heavy is imported here and not with silo.
+    """
+    from silo.inference.session import open_session
+
+    return open_session(model, stores, **options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,35 +118,32 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    import sys
-
     from silo.cli.answer import Painter
-    from silo.inference.answer import Answer
-    from silo.inference.generate import Wish, generate
-    from silo.inference.guard import Guard
-    from silo.inference.notes import note
-    from silo.inference.sampling import Sampling
+    from silo.inference.session import Session
 
-    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
-    guard = Guard(arguments.guard) if arguments.guard is not None else None
-    if guard and not arguments.store:
-        raise SiloError("usage", "a guard needs a store: it protects the documents there")
-    wish = Wish(arguments.max_tokens, sampling, tuple(arguments.stop), guard, arguments.neighbours)
-    predictor = open_predictor(arguments, threads=1)
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
+    session = Session(open_predictor(arguments, threads=1))
+    prompt = _prompt(arguments.prompt)
+    steps = session.generate(prompt, **{name: getattr(arguments, name) for name in names})
     painter = None if arguments.json else Painter()
     if painter:
         painter.prompt(prompt)
-    steps = []
-    for step in generate(predictor, prompt, wish):
-        steps.append(step)
+    written = []
+    for step in steps:
+        written.append(step)
         if painter:
             painter.step(step)
-    answer = Answer.of(predictor, prompt, steps)
-    if arguments.ledger:
-        note(predictor, answer)
+    answer = session.collect(prompt, written, ledger=arguments.ledger)
     if painter:
         painter.summary(answer)
     else:
         show.print_json(answer.as_json())
     return 0
+
+
+def _prompt(given: str) -> str:
+    """The prompt, from standard input where it is `-`."""
+    try:
+        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
+    except UnicodeError:
+        raise SiloError("utf8-invalid", "the prompt is not UTF-8") from None

@@ -71,18 +71,21 @@ def tune(
     predictor: Predictor, text: Text, *, neighbours: Sequence[int] = NEIGHBOURS, advance: Advance = lambda *_: None
 ) -> Tuned:
     """Tune every method that the predictor has the searches for."""
-    grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= predictor.settings.k) or (predictor.settings.k,))
-    found = gather(predictor, text.ids, watch=grid.watch, advance=advance)
     counted = text.scored.copy()
     counted[:1] = False
-    return _Fit(predictor, found, counted, _halves(text, predictor.tokenizer.begin), grid).tuned()
+    half = _halves(text, predictor.tokenizer.begin)
+    if not (counted & half).any() or not (counted & ~half).any():
+        raise SiloError("input-empty", f"{counted.sum()} tokens of validation text are too few to tune on")
+    grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= predictor.settings.k) or (predictor.settings.k,))
+    found = gather(predictor, text.ids, watch=grid.watch, advance=advance)
+    return _Fit(predictor, found, counted, half, grid).tuned()
 
 
 def _halves(text: Text, begin: int) -> NDArray[np.bool_]:
     """True for the tokens of every other document; of every other stretch where there is one document only."""
     documents = np.cumsum(text.ids == begin)
-    if documents[-1] < 2:
-        documents = np.arange(len(text.ids)) // 512
+    if documents.max(initial=0) < 2:
+        documents = np.arange(len(text.ids)) // min(512, 1 + len(text.ids) // 2)
     half: NDArray[np.bool_] = documents % 2 == 0
     return half
 
@@ -99,7 +102,10 @@ class _Grid:
     def watch(self, where: NDArray[np.int64], found: Nearest) -> None:
         """Take the neighbours of some tokens."""
         if not len(self.taus):
-            middle = float(np.median(found.distances[np.isfinite(found.distances)])) or 1.0
+            known = found.distances[np.isfinite(found.distances)]
+            if not len(known):
+                raise SiloError("input-empty", "no token of the text has a neighbour: is the store empty?")
+            middle = float(np.median(known)) or 1.0
             self.taus = float(f"{2 * middle:.2g}") * 0.5 ** np.arange(_TAUS, dtype=np.float64)
             self.mass = np.zeros((len(self.text.ids), len(self.neighbours) * _TAUS), dtype=np.float32)
         hits = found.values == self.text.ids[where].astype(np.int64)[:, None]

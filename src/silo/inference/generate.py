@@ -63,11 +63,13 @@ class Wish:
     neighbours: int = 0
     credit: bool = True
 
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise SiloError("usage", "max_tokens is at least 1")
+
 
 def generate(predictor: Predictor, prompt: str, wish: Wish) -> Iterator[Step]:
     """Continue a prompt. Every step sees the stores as they are at that moment."""
-    if wish.max_tokens < 1:
-        raise SiloError("usage", "max_tokens is at least 1")
     tokenizer = predictor.tokenizer
     (found,) = tokenizer.encode([prompt])
     begin = np.array([tokenizer.begin], dtype=np.int64)

@@ -22,6 +22,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (0 <= self.temperature <= 100 and self.top_k >= 0 and 0 < self.top_p <= 1):
             raise SiloError("usage", "temperature is 0 to 100, top-k at least 0 and top-p above 0 and at most 1")
+        if self.seed is not None and self.seed < 0:
+            raise SiloError("usage", "a seed is not negative")
 
     def rng(self) -> np.random.Generator:
         """A generator for one text."""

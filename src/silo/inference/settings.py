@@ -48,6 +48,8 @@ class Ric:
         _require(self.variant in VARIANTS, f"a RIC variant is one of {', '.join(VARIANTS)}")
         _require(self.weighting in ("uniform", "score"), "RIC weighting is uniform or score")
         _require(1 <= self.passages <= 64, "RIC takes 1 to 64 passages")
+        sizes = (self.passage_tokens, self.query_tokens, self.stride)
+        _require(min(sizes) >= 0, "numbers of tokens are not negative")
 
 
 def _ngram_guess() -> Gate:
@@ -72,9 +74,9 @@ class Settings:
     ric: Ric = field(default_factory=Ric)
 
     def __post_init__(self) -> None:
-        _require(1 <= self.k <= 32_768, "k is 1 to 32,768")
+        _require(isinstance(self.k, int) and 1 <= self.k <= 32_768, "k is 1 to 32,768")
         _require(self.tau > 0 and np.isfinite(self.tau), "tau is a positive number")
-        _require(self.probes >= 1, "at least one list is probed")
+        _require(isinstance(self.probes, int) and self.probes >= 1, "at least one list is probed")
         _require(0 < self.skip <= 1, "skip is a probability")
 
     def with_values(self, **values: Any) -> Settings:
@@ -149,9 +151,9 @@ def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
         known = sorted(file.stem for file in path.parent.glob("*.json"))
         hint = f"known are {', '.join(known)}" if known else "make some with `silo store tune`"
         raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
-    content = read_json(path)
     wanted = "+".join(part for part in ("knn", "ngram") if part in method)
     try:
+        content = read_json(path)
         _require(content["format"] == FORMAT, f"{path} is not a {FORMAT} file")
         if not wanted:
             return Settings()

@@ -1,7 +1,8 @@
 """The training loss without ever holding all logits: head, softmax and their gradients in one pass over small chunks.
 
 A plain loop writes tokens x vocabulary logits to memory and reads them back four times. A chunk of rows stays in the
-processor's cache instead, and the gradients are ready when the loss is.
+processor's cache instead, one softmax gives both the loss and its gradient, and the gradients are ready when the loss
+is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-_CHUNK_LOGITS = 1 << 22
+_CHUNK_LOGITS = 1 << 21
+_SMALLEST = torch.finfo(torch.float32).tiny
 
 
 class Objective(nn.Module):
@@ -39,11 +41,10 @@ class _HeadLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         for first in range(0, len(targets), rows):
             part, wanted = hidden[first : first + rows], targets[first : first + rows, None]
-            logits = (part @ weight.t()).float()
-            scale = logits.logsumexp(1, keepdim=True)
-            total += (scale - logits.gather(1, wanted)).sum()
-            gradient = logits.sub_(scale).exp_()
-            gradient.scatter_add_(1, wanted, torch.full_like(scale, -1.0))
+            gradient = torch.softmax((part @ weight.t()).float(), dim=1)
+            right = gradient.gather(1, wanted)
+            total -= right.clamp_min(_SMALLEST).log().sum()
+            gradient.scatter_(1, wanted, right - 1.0)
             gradient = gradient.to(weight.dtype)
             torch.mm(gradient, weight, out=to_hidden[first : first + rows])
             to_weight.addmm_(gradient.t(), part)

@@ -1,0 +1,184 @@
+"""What retrieval costs: scoring and generation with stores against the same language model alone, in one run.
+
+    python benchmarks/generate.py --store PATH [--store PATH ...] [--model DIR] [--large]
+
+Contestants take turns; medians of rounds are compared. `--store` are stores of the model, for example those that
+benchmarks/methods.py (1M tokens) and benchmarks/store.py (10M) leave in build/. `--large` adds a network of the 100M
+class with random weights and a store of random keys (time only). Writes docs/results/generate.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silo.corpus.evaluation import read_evaluation
+from silo.corpus.stages import judge
+from silo.corpus.tokens import Ids
+from silo.datastore.codec import Codec, CodecSettings
+from silo.datastore.store import Store
+from silo.evaluation.tune import first_tokens
+from silo.files import write_json
+from silo.inference.generate import Wish, generate
+from silo.inference.predictor import Encoder, Predictor, open_predictor
+from silo.inference.score import score_text
+from silo.inference.settings import Settings
+from silo.lm.encode import DocumentEncoder
+from silo.lm.model import LanguageModel, save_model
+from silo.lm.network import Preset, make_network, parameter_count
+from silo.lm.scoring import Windows, merged_stream
+from silo.records import Candidate
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT.parent / "shared" / "data"
+Contest = dict[str, Callable[[], object]]
+METHODS = ("lm", "knn", "ngram", "knn+ngram", "ric")
+GOALS = {"generate knn 1M": 1.3, "generate knn 10M": 1.6, "score knn 1M": 2.0, "large": 1.1, "ric": 1.5, "credit": 1.05}
+LARGE = Preset("100m", 768, 12, 12, 2048, vocabulary=8192, context=1024, tied=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=ROOT / "silo-home" / "models" / "pdsw")
+    parser.add_argument("--store", type=Path, action="append", required=True)
+    parser.add_argument("--domain", default="clinical_notes")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=100, help="generated per turn")
+    parser.add_argument("--score-tokens", type=int, default=8_192, help="scored per turn")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "generate.json")
+    arguments = parser.parse_args()
+    found: dict[str, Any] = {"goals": GOALS, "k": Settings().k, "stores": []}
+    for place in arguments.store:
+        found["stores"].append(compared(arguments, place))
+        print(found["stores"][-1], flush=True)
+    if arguments.large:
+        found["large"] = large(arguments)
+        print(found["large"], flush=True)
+    write_json(arguments.out, found)
+    return 0
+
+
+def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
+    predictors = {method: opened(arguments.model, place, method) for method in METHODS}
+    control = opened(arguments.model, place, "lm")
+    ric = predictors["ric"].leads
+    assert ric is not None
+    control.windows = Windows(control.model.context, ric.windows.stride)
+    lm = predictors["lm"]
+    text = first_tokens(
+        merged_stream((one.text for one in read_evaluation(DATA / f"{arguments.domain}.test.jsonl.zst")), lm.tokenizer),
+        arguments.score_tokens,
+    )
+    prompt = lm.tokenizer.decode(text.ids[1:200])
+    torch.set_num_threads(1)
+    writers: Contest = {name: partial(write, one, prompt, arguments.tokens) for name, one in predictors.items()}
+    writers["knn+ngram, no credit"] = lambda: write(predictors["knn+ngram"], prompt, arguments.tokens, credit=False)
+    written = rates(writers, arguments.rounds, arguments.tokens)
+    torch.set_num_threads(2)
+    readers: Contest = {name: partial(score_text, one, text) for name, one in predictors.items()}
+    readers["lm, input of ric"] = lambda: score_text(control, text)
+    read = rates(readers, max(2, arguments.rounds // 2), arguments.score_tokens)
+    slower = {f"generate {name}": round(written["lm"] / rate, 3) for name, rate in written.items()}
+    slower |= {f"score {name}": round(read["lm"] / rate, 3) for name, rate in read.items()}
+    slower["score ric, equal input"] = round(read["lm, input of ric"] / read["ric"], 3)
+    slower["credit"] = round(written["knn+ngram, no credit"] / written["knn+ngram"], 3)
+    return {
+        "store": place.name,
+        "store_tokens": predictors["knn"].stores[0].stats()["tokens"],
+        "parameters": parameter_count(lm.model.network),
+        "generate_tokens_per_second": written,
+        "score_tokens_per_second": read,
+        "times_slower": slower,
+    }
+
+
+def opened(model: Path, place: Path, method: str) -> Predictor:
+    return open_predictor(model, [] if method == "lm" else [place], method=method)
+
+
+def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True) -> None:
+    made = sum(1 for _ in generate(predictor, prompt, Wish(tokens, credit=credit)))
+    assert made == tokens, "the model ended the text: choose another prompt"
+
+
+def rates(contestants: Contest, rounds: int, tokens: int) -> dict[str, float]:
+    """Tokens per second, medians over rounds in which all take turns; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, act in contestants.items():
+            begun = time.perf_counter()
+            act()
+            if turn:
+                times[name].append(time.perf_counter() - begun)
+    return {name: round(tokens / statistics.median(found), 1) for name, found in times.items()}
+
+
+class RandomKeys:
+    """Stands in for a large encoder: keys near those of a sample, so that filling takes no time."""
+
+    def __init__(self, encoder: DocumentEncoder, sample: NDArray[np.float32]) -> None:
+        self.fingerprint, self.tokenizer, self.context = encoder.fingerprint, encoder.tokenizer, encoder.context
+        self._sample, self._rng = sample, np.random.default_rng(0)
+
+    def keys(self, documents: Sequence[Ids]) -> Iterator[NDArray[np.float32]]:
+        for ids in documents:
+            rows = self._rng.integers(0, len(self._sample), len(ids) - 1)
+            noise = self._rng.normal(0, 0.05, (len(rows), self._sample.shape[1])).astype(np.float32)
+            yield self._sample[rows] + noise
+
+
+def large(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Generation of a network of the 100M class, with a store of a million random keys."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        small = LanguageModel.open(arguments.model)
+        network = make_network(LARGE, vocabulary=small.vocabulary, begin=small.tokenizer.begin, seed=0)
+        save_model(network, arguments.model / "tokenizer.json", place / "model", {"origin": "random"})
+        model = LanguageModel.open(place / "model")
+        encoder = DocumentEncoder(model)
+        texts = [one.text for one in read_evaluation(DATA / f"{arguments.domain}.train.jsonl.zst")]
+        ids = small.tokenizer.encode(texts[:60])
+        sample = np.concatenate(list(encoder.keys(ids)))[:20_000]
+        store = Store.create(
+            place / "store",
+            RandomKeys(encoder, sample),
+            codec=Codec.learn(sample, CodecSettings(rotation="pca", dimensions=128, lists=1024)),
+            tokenizer_file=place / "model" / "tokenizer.json",
+            searches=("knn", "ngram"),
+        )
+        store.add(judge(Candidate(str(at), text, "bench", "clinical", ())) for at, text in enumerate(texts))
+        lm = open_predictor(place / "model", method="lm")
+        knn = Predictor(
+            model,
+            [store],
+            method=frozenset({"knn"}),
+            settings=Settings(),
+            policy=lm.policy,
+            encoder=Encoder.of(model, "final"),
+        )
+        torch.set_num_threads(1)
+        contest: Contest = {name: partial(write, one, "The patient", 20) for name, one in (("lm", lm), ("knn", knn))}
+        found = rates(contest, 3, 20)
+        tokens = store.stats()["tokens"]
+    return {
+        "parameters": parameter_count(network),
+        "store_tokens": tokens,
+        "generate_tokens_per_second": found,
+        "times_slower": round(found["lm"] / found["knn"], 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""`silo.open`: a model and stores, and on them generate, answer and score, with plain values as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+from silo.inference.answer import Answer
+from silo.inference.generate import Step, Wish, generate
+from silo.inference.guard import Guard
+from silo.inference.notes import note
+from silo.inference.policy import parse_policy
+from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.sampling import Sampling
+from silo.inference.score import Scored, score_text
+from silo.inference.settings import Settings, load_settings
+from silo.lm.scoring import merged_stream
+
+
+class Session:
+    """What a predictor can be asked for. Stores are read as they are at each call, and at each token of a text."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Iterable[str] = (),
+        guard: int | None = None,
+        neighbours: int = 0,
+    ) -> Iterator[Step]:
+        """The steps of a continuation, one by one; wrong values are refused before the first."""
+        if guard is not None and not self.predictor.stores:
+            raise SiloError("usage", "a guard needs a store: it protects the documents there")
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        marks = (stop,) if isinstance(stop, str) else tuple(stop)
+        wish = Wish(max_tokens, sampling, marks, None if guard is None else Guard(guard), neighbours)
+        return generate(self.predictor, prompt, wish)
+
+    def answer(self, prompt: str, *, ledger: bool = False, **wish: Any) -> Answer:
+        """A whole continuation with its credits and notices; `wish` as for `generate`."""
+        return self.collect(prompt, list(self.generate(prompt, **wish)), ledger=ledger)
+
+    def collect(self, prompt: str, steps: Sequence[Step], *, ledger: bool = False) -> Answer:
+        """The answer that finished steps make; with `ledger` the stores note it."""
+        answer = Answer.of(self.predictor, prompt, steps)
+        if ledger:
+            note(self.predictor, answer)
+        return answer
+
+    def score(self, texts: str | Iterable[str]) -> Scored:
+        """Score documents as one stream, as `silo score` does."""
+        documents = [texts] if isinstance(texts, str) else texts
+        return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))
+
+
+def open_session(
+    model: str | Path,
+    stores: str | Path | Sequence[str | Path] = (),
+    *,
+    method: str | None = None,
+    settings: Settings | str | None = None,
+    policy: str = "",
+    encoder: str | Path | None = None,
+    home: str | Path = "silo-home",
+    threads: int | None = None,
+) -> Session:
+    """Open directories. `settings` may be a name saved by `silo store tune` in `home`; `policy` is an expression."""
+
+    def named(method: frozenset[str]) -> Settings:
+        return load_settings(Path(home), str(settings), method)
+
+    predictor = open_predictor(
+        model,
+        [stores] if isinstance(stores, str | Path) else stores,
+        method=method,
+        settings=named if isinstance(settings, str) else settings,
+        policy=parse_policy(policy),
+        encoder=encoder,
+        threads=threads,
+    )
+    return Session(predictor)
