@@ -79,11 +79,6 @@ def test_k_and_tau_are_the_best_of_those_around(place: Path, text: Text, tuned: 
         assert best <= perplexity(k, tau)
 
 
-def test_skipping_more_searches_skips_less_where_the_limit_is_higher(tuned: Tuned) -> None:
-    skipped = [item["skipped"] for item in tuned.figures["skip"]]
-    assert skipped == sorted(skipped, reverse=True)
-
-
 def test_saved_settings_score_the_same_to_the_bit(place: Path, text: Text, tuned: Tuned, tmp_path: Path) -> None:
     save_settings(tmp_path, "mine", tuned.settings, {"figures": tuned.figures})
     for method in METHODS:

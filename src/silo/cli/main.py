@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, doctor, lm, predict, receipt, store
+from silo.cli import corpus, demo, doctor, lm, predict, receipt, store
 from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"silo {__version__}")
     nouns = parser.add_subparsers(dest="noun", metavar="COMMAND", required=True)
+    demo.add_commands(nouns, common)
     corpus.add_commands(nouns, common)
     lm.add_commands(nouns, common)
     store.add_commands(nouns, common)

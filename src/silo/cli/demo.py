@@ -1,0 +1,102 @@
+"""`silo demo` and `silo quickstart`: the whole idea in minutes, and the same path for a folder of one's own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from silo.cli import show
+
+
+def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
+    """Add both commands."""
+    demo = nouns.add_parser("demo", parents=[common], help="the whole idea, on the Python packages of this machine")
+    demo.add_argument("--home", default="silo-demo", metavar="DIR", help="everything goes here; ./silo-demo without it")
+    demo.add_argument("--reference", action="store_true", help="also train a model on everything, to compare with")
+    demo.set_defaults(run=_demo)
+    quick = nouns.add_parser("quickstart", parents=[common], help="from a folder of documents to attributed text")
+    quick.add_argument("folder", metavar="DIR", help="text files")
+    quick.add_argument("--model", required=True, metavar="DIR", help="any model directory")
+    quick.add_argument("--store", metavar="PATH", help="where the store goes; DIR.silo without it")
+    quick.add_argument("--owner", default="", help="owner of the files")
+    quick.add_argument("--license", default="", help="licence of the files; unknown without it")
+    quick.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
+    quick.add_argument("--max-tokens", type=int, default=64, metavar="N")
+    quick.set_defaults(run=_quickstart)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from silo.experiments.demo import run_demo
+    from silo.experiments.demo_report import write_report
+
+    home = Path(arguments.home)
+    with show.progress(quiet=arguments.quiet) as advance:
+        found = run_demo(
+            home,
+            reference=arguments.reference,
+            talk=lambda message: show.say(message, quiet=arguments.quiet),
+            advance=advance,
+        )
+    report = home / "report.html"
+    write_report(found, report)
+    if arguments.json:
+        show.print_json({**found.facts, "report": str(report)})
+    else:
+        _show(found, report)
+    return 0
+
+
+def _show(found: Any, report: Path) -> None:
+    from silo.cli.answer import Painter
+
+    facts = found.facts
+    rows = [[name, value] for name, value in facts["methods"].items()]
+    show.table("perplexity on restricted files that nobody has seen", ("method", "perplexity"), rows)
+    painter = Painter()
+    painter.prompt(found.answers["before"].prompt)
+    for step in found.answers["before"].steps:
+        painter.step(step)
+    painter.summary(found.answers["before"])
+    gone = facts["opt_out"]
+    values = gone["perplexity_on_their_files"]
+    rows = [
+        ["documents", str(gone["documents"])],
+        ["no request finds them after", f"{gone['accepted_ms']:.0f} ms"],
+        ["every byte is gone after", f"{gone['done_ms'] / 1000:.1f} s"],
+        ["perplexity on their held-out files, model alone", f"{values['lm']:,.1f}"],
+        ["with the store, before", f"{values['before']:,.1f}"],
+        ["with the store, after", f"{values['after']:,.1f}"],
+        ["receipt", "verifies" if not facts["proof"]["failed_checks"] else "fails"],
+    ]
+    show.table(f"{gone['owner']} opts out", ("what", "value"), rows)
+    show.say(f"report: {report}")
+
+
+def _quickstart(arguments: argparse.Namespace) -> int:
+    from silo.cli.answer import Painter
+    from silo.experiments.quickstart import fill_from_folder, first_words
+    from silo.inference.answer import Answer
+    from silo.inference.generate import Wish, generate
+    from silo.inference.predictor import open_predictor
+
+    folder = Path(arguments.folder)
+    place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
+    with show.progress(quiet=arguments.quiet) as advance:
+        added = fill_from_folder(
+            folder, Path(arguments.model), place, owner=arguments.owner, license=arguments.license, advance=advance
+        )
+    show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
+    predictor = open_predictor(arguments.model, [place], threads=1)
+    prompt = arguments.prompt or first_words(predictor.stores[0])
+    steps = list(generate(predictor, prompt, Wish(arguments.max_tokens)))
+    answer = Answer.of(predictor, prompt, steps)
+    if arguments.json:
+        show.print_json({"store": str(place), "added": added.added, "prompt": prompt, **answer.as_json()})
+        return 0
+    painter = Painter()
+    painter.prompt(prompt)
+    for step in steps:
+        painter.step(step)
+    painter.summary(answer)
+    return 0

@@ -1,0 +1,44 @@
+"""`silo quickstart`: one command from a folder of documents and a model to attributed text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from silo.corpus.sources import plan, read
+from silo.corpus.stages import judge
+from silo.corpus.units import Advance
+from silo.datastore.adding import Added
+from silo.datastore.store import Store
+from silo.errors import SiloError
+from silo.inference.codec import FOLDER
+from silo.inference.stores import create_store, open_store
+from silo.recipe import Limits, SourceRecipe
+from silo.records import Candidate
+
+
+def fill_from_folder(
+    folder: Path, model: Path, place: Path, *, owner: str = "", license: str = "", advance: Advance = lambda *_: None
+) -> Added:
+    """Make a store for a model, or take the one that is there, and put a folder's files in.
+
+    A model without a codec gets a store with exact matches and passages, which need none.
+    """
+    if not folder.is_dir():
+        raise SiloError("input-missing", f"there is no folder {folder}")
+    searches = ("knn", "ngram", "bm25") if (model / FOLDER).is_dir() else ("ngram", "bm25")
+    if (place / "data").exists():
+        store = open_store(place, model, encoding=True)
+    else:
+        store = create_store(place, model, searches=searches)
+    source = SourceRecipe("folder", (str(folder.absolute()),), owner=owner, license=license)
+    found = (item for part in plan(source, folder) for item in read(part, Limits()))
+    added = store.add((judge(item) for item in found if isinstance(item, Candidate)), advance=advance)
+    store.close()
+    if not added.added and not added.unchanged:
+        raise SiloError("input-empty", f"{folder} has no text that may be stored")
+    return added
+
+
+def first_words(store: Store) -> str:
+    """The beginning of the first document, for a first prompt."""
+    return " ".join(next(store.documents()).text.split()[:12])
