@@ -27,9 +27,8 @@ types: setup ## static types
 check: setup ## the tests alone
 	$(BIN)/pytest -n 2
 
-demo: setup ## build a corpus from the Python packages on this machine and report on it
-	$(BIN)/silo corpus build recipes/demo.toml
-	$(BIN)/silo corpus stats silo-home/corpora/demo --plot silo-home/corpora/demo-shares.png
+demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
+	$(BIN)/silo demo
 
 bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/dedup.py
@@ -38,6 +37,10 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/suffix.py
 	$(BIN)/python benchmarks/bm25.py
+	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/exactness.py
+	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python benchmarks/generate.py --store build/methods/pdsw-clinical_notes-1000000 --large
 
 reliability: setup ## kill builds and stores over and over, break disks, flip bytes, and compare
 	SILO_KILLS=60 SILO_STORE_KILLS=200 SILO_HISTORIES=200 SILO_FLIPS=1 $(BIN)/pytest tests/reliability -n 2 -s
@@ -47,4 +50,4 @@ models: setup ## train the four models of the paper's comparison (about three ho
 	$(BIN)/python benchmarks/sample.py
 
 clean: ## remove what demo and tests left behind
-	rm -rf silo-home build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf silo-demo build .pytest_cache .mypy_cache .ruff_cache .hypothesis

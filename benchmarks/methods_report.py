@@ -54,6 +54,8 @@ def _cell(test: dict[str, Any], method: str) -> str:
 
 def _tuned(report: dict[str, Any]) -> str:
     held = report["held_out"]
+    if "k" not in report:
+        return f"held out: {held['fixed']:.1f}"
     return (
         f"k {report['k']}, tau {report['tau']:.3g}, mean lambda {report['lambda']:.2f}; held out: "
         f"fixed {held['fixed']:.1f}, adaptive {held['adaptive']:.1f}"

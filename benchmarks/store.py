@@ -28,7 +28,7 @@ from silo.corpus.sources import plan, read
 from silo.corpus.stages import judge
 from silo.datastore.selection import Selector
 from silo.datastore.store import PROBES, Store
-from silo.files import remove_tree, write_json
+from silo.files import MANIFEST, remove_tree, write_json
 from silo.inference.stores import create_store, open_store
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
@@ -184,14 +184,19 @@ def micro(seconds: list[float]) -> float:
 
 def erasures(store: Store, count: int) -> dict[str, Any]:
     """Erase single documents: accepted and done, in milliseconds."""
-    names = sorted(document.id for document in store.documents())
-    chosen = random.Random(0).sample(names, min(count, len(names)))
-    done = [store.erase(Selector(document=name), suppress=False) for name in chosen]
+    held = sorted(store.documents(), key=lambda document: document.id)
+    chosen = random.Random(0).sample(held, min(count, len(held)))
+    del held
+    before = (store.root / "data" / MANIFEST).read_bytes()
+    done = [store.erase(Selector(document=document.id), suppress=False) for document in chosen]
+    store.add(chosen)
+    same = (store.root / "data" / MANIFEST).read_bytes() == before
     accepted, finished = ([getattr(item, name) for item in done] for name in ("accepted_ms", "done_ms"))
     return {
         "tokens_in_store": store.stats()["tokens"],
         "accepted_ms": {"median": float(np.median(accepted)), "worst": max(accepted)},
         "done_ms": {"median": float(np.median(finished)), "worst": max(finished)},
+        "bytes_as_before_after_adding_again": same,
     }
 
 

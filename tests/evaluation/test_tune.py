@@ -139,7 +139,7 @@ def test_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
     [
         lambda found: {**found, "format": "silo-settings-0"},
         lambda found: {"format": found["format"]},
-        lambda found: [],
+        lambda _: [],
         lambda found: _with(found, k=10.5),
         lambda found: _with(found, k="many"),
         lambda found: _with(found, tau=0),

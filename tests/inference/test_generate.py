@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.inference.stores import open_store
 from tests.inference.test_score import text_of
-from tests.inference.world import TEXTS, make_model, make_store
+from tests.inference.world import TEXTS, documents, make_model, make_store
 
 METHODS = ["lm", "knn", "ngram", "knn+ngram", "ric", "ric+knn", "ngram+ric"]
 PROMPTS = ["The quick", "The licensee shall not", "Tea is made", "x"]
@@ -171,6 +172,21 @@ def guarded(place: Path) -> Predictor:
 def test_without_the_guard_a_document_is_repeated(guarded: Predictor) -> None:
     whole = "The licensee shall not" + "".join(step.text for step in run(guarded, "The licensee shall not", 30))
     assert whole[:40] in TEXTS["law"]
+
+
+def test_a_document_may_be_repeated_as_far_as_its_right_goes(place: Path, tmp_path: Path) -> None:
+    text = TEXTS["law"]
+    (plain,) = [item for item in documents() if item.external_id == "law"]
+    for quote in (6, 15):
+        limited = replace(plain, rights=replace(plain.rights, quote=quote))
+        make_store(tmp_path / str(quote), place / "model", [limited]).close()
+        chosen = Settings(k=20, tau=20.0).with_values(lam=0.9)
+        predictor = open_predictor(place / "model", [tmp_path / str(quote)], method="knn+ngram", settings=chosen)
+        steps = run(predictor, text[:4], 60, guard=Guard(10))
+        whole = text[:4].encode() + bytes(step.token for step in steps if step.token >= 0)
+        spans = [(at, at + size) for size in range(1, 61) for at in range(1, 65 - size)]
+        repeated = [end - start for start, end in spans if end > 4 and whole[start:end] in text.encode()]
+        assert max(repeated) == max(10, quote)
 
 
 def test_permissive_documents_may_be_repeated_under_the_guard(guarded: Predictor) -> None:

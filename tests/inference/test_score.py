@@ -13,6 +13,7 @@ import torch
 
 from silo.datastore.codec import Codec
 from silo.datastore.selection import Policy
+from silo.errors import SiloError
 from silo.inference.gate import log_counts
 from silo.inference.leads import LeadFinder
 from silo.inference.mix import component_weights, neighbour_weights
@@ -211,3 +212,14 @@ def test_neighbour_weights_are_a_softmax_and_nothing_without_neighbours() -> Non
     weights = neighbour_weights(distances, 2.0)
     assert weights[0] == pytest.approx([1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1)), 0.0])
     assert (weights[1] == 0).all()
+
+
+def test_another_model_than_the_lm_may_make_the_keys(place: Path, tmp_path: Path) -> None:
+    other = make_model(tmp_path, seed=2)
+    settings = Settings(k=20, tau=20.0).with_values(lam=1.0)
+    own = open_predictor(place / "model", [place / "store"], method="knn", settings=settings)
+    swapped = open_predictor(other, [place / "store"], method="knn", settings=settings)
+    assert swapped.encoder is not None and swapped.encoder.model.fingerprint == own.model.fingerprint
+    assert np.allclose(score_text(swapped, text_of(LONG)).logs, score_text(own, text_of(LONG)).logs, atol=1e-6)
+    with pytest.raises(SiloError, match="store-mismatch"):
+        open_predictor(other, [place / "store"], method="knn", encoder=other)

@@ -5,19 +5,24 @@ Counts come from SILO_HISTORIES (6 in `make test`, 200 in `make reliability`); t
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from silo.corpus.sources import plan, read
+from silo.corpus.stages import judge
 from silo.datastore.codec import Codec, CodecSettings
 from silo.datastore.selection import Policy, Selector
 from silo.datastore.store import Store
-from silo.records import Document
+from silo.recipe import Limits, SourceRecipe
+from silo.records import Candidate, Document
 from tests.datastore.small import SmallEncoder, document, small_codec, small_store, tree
 
 HISTORIES = int(os.environ.get("SILO_HISTORIES", "6"))
@@ -58,7 +63,9 @@ def answers(store: Store) -> list[object]:
     return said
 
 
-def run_history(root: Path, seed: int, make: Callable[[Path], Store] = small_store) -> None:
+def run_history(
+    root: Path, seed: int, make: Callable[[Path], Store] = small_store, pool: Sequence[Document] = POOL
+) -> None:
     """One random history; every state is compared with a store that was made of its documents in one go."""
     rng = random.Random(seed)
     store = make(root / "lived")
@@ -66,7 +73,7 @@ def run_history(root: Path, seed: int, make: Callable[[Path], Store] = small_sto
     for step in range(STEPS):
         choice = rng.random()
         if choice < 0.5:
-            some = rng.sample(POOL, rng.randint(1, 8))
+            some = rng.sample(pool, rng.randint(1, 8))
             store.add(some)
             held |= {item.external_id: item for item in some}
         elif choice < 0.85 and held:
@@ -106,6 +113,20 @@ def test_no_history_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(HISTORIES):
         run_history(tmp_path / str(seed), seed)
     print(f"histories {HISTORIES}, steps each {STEPS}, differences 0")
+
+
+def test_no_history_of_real_documents_shows(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    pool = []
+    for domain in ("clinical_notes", "enron_emails", "imdb_reviews", "code_copyleft"):
+        source = SourceRecipe("jsonl", (str(shared / "data" / f"{domain}.validation.jsonl.zst"),))
+        found = (item for part in plan(source, shared) for item in read(part, Limits()))
+        texts = (item for item in found if isinstance(item, Candidate) and len(item.text) < 4000)
+        pool += [judge(replace(item, owner=domain)) for item in itertools.islice(texts, 8)]
+    histories = max(2, HISTORIES // 10)
+    for seed in range(histories):
+        run_history(tmp_path / str(seed), 1000 + seed, pool=pool)
+    print(f"histories of {len(pool)} real documents {histories}, steps each {STEPS}, differences 0")
 
 
 def test_a_codec_learned_from_the_store_would_be_noticed(tmp_path: Path) -> None:

@@ -61,3 +61,10 @@ class Painter:
         show.table(f"ended by {answer.finish_reason}", ("document", "owner", "licence", "share"), rows)
         for notice in answer.notices:
             self._console.print(f"- {notice}", markup=False)
+        near = [
+            [step.text, item.left, item.continuation, item.document]
+            for step in answer.tokens
+            for item in step.neighbours
+        ]
+        if near:
+            show.table("the nearest places", ("token", "what stands before", "what follows", "document"), near)

@@ -39,6 +39,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, "sizes, searches, self-test"),
         ("erase", _add_erase, "take documents out, exactly, with a receipt"),
         ("allow", _add_allow, "let an erased document be added again"),
+        ("replay", _add_replay, "erase again what a restored backup brought back"),
         ("verify", _add_verify, "check every byte, bucket and digest"),
         ("digest", _add_digest, "one value for the whole content"),
         ("compact", _add_compact, "tidy up after an interrupted add"),
@@ -272,6 +273,20 @@ def _allow(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from silo.inference.stores import open_store
+
+    done = open_store(Path(arguments.path)).replay()
+    names = [name for item in done for name in item.documents]
+    found = {"documents": names if arguments.json else len(names), "receipts": [str(item.receipt) for item in done]}
+    show.facts(arguments.path, found, as_json=arguments.json)
+    return 0
+
+
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", action="store_true", help="encode every document again, with the store's model")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
@@ -354,6 +369,6 @@ def _tune(arguments: argparse.Namespace) -> int:
     rows = [["lm", None, None, tuned.figures["lm"], None]]
     for name in tuned.settings:
         report = tuned.figures[name]
-        rows.append([name, report["k"], report["tau"], report["all"], report["lambda"]])
+        rows.append([name, report.get("k"), report.get("tau"), report["all"], report.get("lambda")])
     show.table(f"{place}", ("method", "k", "tau", "perplexity", "mean lambda"), rows)
     return 0

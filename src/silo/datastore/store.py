@@ -324,6 +324,12 @@ class Store:
         """Erase documents exactly, with a receipt; `suppress` keeps them from being added again."""
         return erase(self, selector, suppress=suppress, copies=copies)
 
+    def replay(self) -> tuple[Erased, ...]:
+        """Erase again what is kept out and yet here, as after a backup was put back."""
+        kept_out = Suppression.open(self.root)
+        back = [document.id for document in self.documents() if kept_out.blocks(document.id, document.text)]
+        return tuple(self.erase(Selector(document=name)) for name in back)
+
     def allow(self, document: str) -> bool:
         """Let an erased document be added again; True if it was kept out."""
         with self.writing():

@@ -208,6 +208,12 @@ class View:
         return tokens
 
     @cached_property
+    def quotes(self) -> tuple[int, ...]:
+        """The different `quote` rights of the documents."""
+        held = [np.unique(bucket.index["quote"]) for bucket in self.buckets]
+        return tuple(np.unique(np.concatenate([np.empty(0, dtype=np.uint32), *held])).tolist())
+
+    @cached_property
     def names(self) -> NDArray[np.void]:
         """The ids of all documents; rows of answers are numbers in it."""
         held = [bucket.index["id"] for bucket in self.buckets]

@@ -181,8 +181,10 @@ class _Fit:
         }
         fit = self._adaptive if scores["adaptive"] <= scores["fixed"] else self._fixed
         chosen = fit(found, method, base, self.counted)
-        report = {"held_out": scores, "all": _perplexity(found, method, chosen, self.counted), "k": chosen.k}
-        return chosen, {**report, "tau": chosen.tau, "lambda": float(chosen.knn.weights.mean())}
+        report: dict[str, Any] = {"held_out": scores, "all": _perplexity(found, method, chosen, self.counted)}
+        if "knn" in method:
+            report |= {"k": chosen.k, "tau": chosen.tau, "lambda": float(chosen.knn.weights.mean())}
+        return chosen, report
 
     def _fixed(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         """One lambda; matches are always weighed by length and count, which is what they are."""

@@ -68,9 +68,9 @@ class Answer:
     def sentences(self) -> list[dict[str, Any]]:
         """Every sentence with the shares of its documents."""
         found = []
-        for span in by_sentence(step.text for step in self.tokens):
-            part = self.tokens[span]
-            shares = roll_up(_credits(part))
+        for span in by_sentence(step.text for step in self.steps):
+            part = self.steps[span]
+            shares = roll_up(_credits(step for step in part if step.token >= 0))
             text = "".join(step.text for step in part)
             found.append({"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)})
         return found

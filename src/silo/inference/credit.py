@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from silo.inference.predictor import Prediction
+from silo.inference.settings import level_weight
 from silo.inference.sources import Sources
 
 _UNIT = 2.0**-40
@@ -67,16 +68,16 @@ def credit(prediction: Prediction, token: int, sources: Sources | None) -> Token
 def _document_mass(prediction: Prediction, token: int, sources: Sources) -> dict[tuple[int, int], float]:
     """Per (store, row) the part of the token's probability that comes from that document."""
     mass: dict[tuple[int, int], float] = {}
-    found, at = prediction.nearest, 1
+    found = prediction.nearest
     if found is not None and prediction.neighbour_weights is not None:
         chosen = np.flatnonzero((found.values[0] == token) & (found.rows[0] >= 0))
-        held = prediction.neighbour_weights[0, chosen] * prediction.weights[at]
+        held = prediction.neighbour_weights[0, chosen] * prediction.weights[1]
         for store, row, part in zip(
             found.stores[0, chosen].tolist(), found.rows[0, chosen].tolist(), held.tolist(), strict=True
         ):
             mass[store, row] = mass.get((store, row), 0.0) + part
-    first_level = len(prediction.weights) - len(prediction.levels)
-    for level, weight in zip(prediction.levels, prediction.weights[first_level:], strict=True):
+    for level in prediction.levels:
+        weight = level_weight(prediction.weights, level.length)
         at_token = np.searchsorted(level.tokens, token)
         if weight == 0 or at_token == len(level.tokens) or level.tokens[at_token] != token:
             continue

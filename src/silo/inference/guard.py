@@ -1,39 +1,51 @@
-"""The verbatim guard: no output shares more than n tokens in a row with a document whose `quote` right is below n.
+"""The verbatim guard: no output repeats more tokens in a row of a document than the guard and its `quote` right allow.
 
-Exact by the suffix search: after any text, the tokens that would make a run of n + 1 are those that follow its last n
-tokens in a protected document. They are taken out of the distribution before a token is chosen, so that the choice
-falls on another continuation. Runs that begin in the prompt count. A request's policy does not weaken the guard: it
-looks at every document of the stores.
+A document may be repeated for n tokens, or for as many as its `quote` right grants if that is more; one that may be
+quoted without limit is not guarded. So no output shares more than n tokens in a row with a document whose right is
+below n. Exact by the suffix search: after any text, the tokens that would make a run one too long are those that follow
+its last n tokens in a guarded document. They are taken out of the distribution before a token is chosen, so that the
+choice falls on another continuation. Runs that begin in the prompt count. A request's policy does not weaken the guard:
+it looks at every document of the stores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.datastore.selection import Policy, QuoteBelow
+from silo.datastore.selection import All, Not, Policy, QuoteBelow
 from silo.errors import SiloError
 from silo.inference.mix import Floats
 from silo.inference.sources import Sources
+from silo.records import UNLIMITED
 
 
 class Guard:
-    """Bans continuations that would repeat more than `tokens` tokens of a protected document."""
+    """Bans continuations that would repeat more than `tokens` tokens of a guarded document."""
 
     def __init__(self, tokens: int) -> None:
         if tokens < 1:
             raise SiloError("usage", "the guard lets at least one token be repeated")
         self.tokens = tokens
-        self._protected = Policy(QuoteBelow(tokens))
 
     def banned(self, ids: NDArray[Any], sources: Sources) -> NDArray[np.int64]:
         """The tokens that must not come next."""
-        if len(ids) < self.tokens:
-            return np.empty(0, dtype=np.int64)
-        everywhere = Sources(sources.stores, sources.views, self._protected)
-        return everywhere.followers_of(np.asarray(ids[len(ids) - self.tokens :], dtype=np.int64)).tokens
+        found = [np.empty(0, dtype=np.int64)]
+        for length, guarded in self._limits(sources):
+            if len(ids) >= length:
+                everywhere = Sources(sources.stores, sources.views, guarded)
+                found.append(everywhere.followers_of(np.asarray(ids[len(ids) - length :], dtype=np.int64)).tokens)
+        return np.concatenate(found)
+
+    def _limits(self, sources: Sources) -> Iterator[tuple[int, Policy]]:
+        """How many tokens may be repeated of which documents."""
+        yield self.tokens, Policy(QuoteBelow(self.tokens))
+        for quote in sorted({quote for view in sources.views for quote in view.quotes}):
+            if self.tokens <= quote < UNLIMITED:
+                yield quote, Policy(All((QuoteBelow(quote + 1), Not(QuoteBelow(quote)))))
 
     def apply(self, probabilities: Floats, ids: NDArray[Any], sources: Sources) -> Floats:
         """The distribution without banned tokens; it sums to 0 if no continuation is left."""

@@ -63,4 +63,4 @@ def token_mass(values: NDArray[np.int64], weights: Floats, tokens: NDArray[np.in
 
 def add_component(into: Floats, tokens: NDArray[Any], shares: Floats, weight: float) -> None:
     """Add a component's distribution, given as shares of some tokens (which may repeat), to a dense one."""
-    into += np.bincount(tokens, weights=shares * weight, minlength=len(into))
+    np.add.at(into, tokens, shares * weight)

@@ -20,7 +20,7 @@ from silo.inference.codec import codec_key
 from silo.inference.frames import window_at
 from silo.inference.leads import Lead, LeadFinder
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
-from silo.inference.settings import ORDERS, Seen, Settings, parse_method
+from silo.inference.settings import ORDERS, Seen, Settings, level_column, level_weight, parse_method
 from silo.inference.sources import Followers, Nearest, Sources, reading
 from silo.inference.stores import model_of, open_store
 from silo.lm.decoder import Decoder, Next
@@ -33,7 +33,8 @@ from silo.lm.scoring import Windows
 class Prediction:
     """The distribution of the next token after `prefix`, and its components: LM, neighbours, levels short to long.
 
-    `weights` has one entry for each component in that order; `leads` are the passages the LM had before the text.
+    `weights` has one entry for each component that the method has, also those that found nothing; `leads` are the
+    passages the LM had before the text.
     """
 
     prefix: NDArray[np.int64]
@@ -174,9 +175,16 @@ class Reader:
             levels = tuple(sources.followers(prefix))
         if sources is not None and "knn" in predictor.method and peak < settings.skip:
             nearest = sources.nearest(self._query(prefix, outputs), settings.k, settings.probes)
-        gates = settings.gates(predictor.method, _seen(peak, nearest, levels))
-        weights = component_weights(gates)[0]
-        return _mixture(prefix, lm, weights, nearest, levels, leads, predictor)
+        weights = component_weights(settings.gates(predictor.method, _seen(peak, nearest, levels)))[0]
+        mixed = lm * weights[0]
+        near: Floats | None = None
+        if nearest is not None:
+            near = neighbour_weights(nearest.distances, settings.tau)
+            held = nearest.rows[0] >= 0
+            add_component(mixed, nearest.values[0][held], near[0][held], weights[1])
+        for level in levels:
+            add_component(mixed, level.tokens, level.counts / level.total, level_weight(weights, level.length))
+        return Prediction(prefix, mixed, lm, weights, nearest, near, levels, tuple(leads))
 
     def _language_model(self, prefix: NDArray[np.int64], sources: Sources | None) -> tuple[list[Lead], list[Next]]:
         predictor = self._predictor
@@ -188,8 +196,9 @@ class Reader:
             if self._known[0] != mark:
                 self._known = (mark, predictor.leads.find(prefix, frame, sources))
             leads, start = self._known[1], frame.start
+        key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
         while len(self._decoders) < len(leads):
-            self._decoders.append(Decoder(predictor.model, predictor.encoder.key if predictor.encoder else "final"))
+            self._decoders.append(Decoder(predictor.model, key))
         texts = [np.concatenate([lead.tokens, prefix[start:]]) for lead in leads]
         return leads, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
 
@@ -211,33 +220,7 @@ def _seen(peak: float, nearest: Nearest | None, levels: Sequence[Followers]) -> 
     """One position."""
     totals = np.zeros((1, len(ORDERS) + 1), dtype=np.int64)
     for level in levels:
-        totals[0, ORDERS.index(level.length) if level.length in ORDERS else -1] = level.total
+        totals[0, level_column(level.length)] = level.total
     longest = max((level.length for level in levels), default=0)
     closest = nearest.closest if nearest is not None else np.array([np.inf])
     return Seen(np.array([peak]), closest, np.array([longest]), totals)
-
-
-def _mixture(
-    prefix: NDArray[np.int64],
-    lm: Floats,
-    weights: Floats,
-    nearest: Nearest | None,
-    levels: tuple[Followers, ...],
-    leads: Sequence[Lead],
-    predictor: Predictor,
-) -> Prediction:
-    total = lm * weights[0]
-    at, near = 1, None
-    kept = [weights[0]]
-    if "knn" in predictor.method:
-        if nearest is not None:
-            near = neighbour_weights(nearest.distances, predictor.settings.tau)
-            held = nearest.rows[0] >= 0
-            add_component(total, nearest.values[0][held], near[0][held], weights[at])
-        kept.append(weights[at])
-        at += 1
-    for level in levels:
-        column = at + (ORDERS.index(level.length) if level.length in ORDERS else len(ORDERS))
-        add_component(total, level.tokens, level.counts / level.total, weights[column])
-        kept.append(weights[column])
-    return Prediction(prefix, total, lm, np.array(kept), nearest, near, levels, tuple(leads))

@@ -127,6 +127,16 @@ class Seen:
         return np.concatenate([orders, self.lengths[:, None]], axis=1)
 
 
+def level_column(length: int) -> int:
+    """Which level a context of some length is: an order, or the last one, for the longest match."""
+    return ORDERS.index(length) if length in ORDERS else len(ORDERS)
+
+
+def level_weight(weights: Floats, length: int) -> float:
+    """The weight of a level among those of all components; levels stand last."""
+    return float(weights[len(weights) - len(ORDERS) - 1 + level_column(length)])
+
+
 def parse_method(text: str) -> frozenset[str]:
     """`lm`, or some of knn, ngram and ric joined by +."""
     names = frozenset(text.split("+")) if text != "lm" else frozenset[str]()
