@@ -33,6 +33,7 @@ from store import documents
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"
 DOMAINS = ("clinical_notes", "enron_emails", "imdb_reviews")
+EXACT_TOKENS, RALM_TOKENS = 1_000, 4_000
 METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram", "ric+knn+ngram")
 
 
@@ -59,8 +60,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, default=models / "all")
     parser.add_argument("--domains", nargs="+", default=list(DOMAINS))
     parser.add_argument("--tokens", type=int, default=1_000_000, help="about so many in each store")
-    parser.add_argument("--validation-tokens", type=int, default=50_000)
-    parser.add_argument("--test-tokens", type=int, default=50_000)
+    parser.add_argument("--validation-tokens", type=int, default=40_000)
+    parser.add_argument("--test-tokens", type=int, default=30_000)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "methods")
     parser.add_argument("--home", type=Path, default=ROOT / "silo-home")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "methods")
@@ -86,16 +87,23 @@ def measured(arguments: argparse.Namespace, domain: str, place: Path) -> dict[st
     text = validation_text([file_of(domain, "validation")], predictor.tokenizer, arguments.validation_tokens)
     tuned = tune(predictor, text)
     seconds = time.perf_counter() - begun
+    print(f"  tuned in {seconds:.0f} s: {tuned.figures}", flush=True)
     save_settings(arguments.home, f"{domain}-{arguments.model.name}", tuned.settings, {"figures": tuned.figures})
     test = test_text(predictor, domain, arguments.test_tokens)
     found: dict[str, Any] = {}
     for method in METHODS:
         settings = tuned.settings.get(method.removeprefix("ric+"), Settings())
         found[method] = scored(arguments.model, place, method, settings, test)
-    knn = replace(tuned.settings["knn"], probes=10**6)
-    found["knn, every list"] = scored(arguments.model, place, "knn", knn, test)
-    found["ric, 32-token query every 32"] = scored(
-        arguments.model, place, "ric", Settings(ric=Ric(query_tokens=32, stride=32)), first_tokens(test, 10_000)
+    knn, few = tuned.settings["knn"], first_tokens(test, EXACT_TOKENS)
+    found[f"knn, first {EXACT_TOKENS} tokens"] = scored(arguments.model, place, "knn", knn, few)
+    every = replace(knn, probes=10**6)
+    found[f"knn, first {EXACT_TOKENS} tokens, every list"] = scored(arguments.model, place, "knn", every, few)
+    often = Settings(ric=Ric(query_tokens=32, stride=32))
+    found[f"lm, first {RALM_TOKENS} tokens"] = scored(
+        arguments.model, place, "lm", Settings(), first_tokens(test, RALM_TOKENS)
+    )
+    found[f"ric, first {RALM_TOKENS} tokens, 32-token query every 32"] = scored(
+        arguments.model, place, "ric", often, first_tokens(test, RALM_TOKENS)
     )
     found["lm, context of ric"] = controlled(arguments.model, test)
     found["reference"] = scored(arguments.reference, place, "lm", Settings(), test)
@@ -131,6 +139,7 @@ def timed_score(predictor: Predictor, text: Text) -> dict[str, float]:
     seconds = time.perf_counter() - begun
     total = found.total
     rate = round(total.tokens / seconds)
+    print(f"  {'+'.join(sorted(predictor.method)) or 'lm'}: {total.perplexity:.1f}, {seconds:.0f} s", flush=True)
     return {**total.as_json(), "tokens_per_second": rate, "lm_share": round(found.lm_share, 4)}
 
 

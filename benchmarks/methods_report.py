@@ -44,11 +44,8 @@ def page(result: dict[str, Any]) -> str:
 
 def _cell(test: dict[str, Any], method: str) -> str:
     value, base, goal = (test[name]["perplexity"] for name in (method, "lm", "reference"))
-    closed = (
-        f", gap closed {(base - value) / (base - goal):.0%}"
-        if method not in ("lm", "reference") and base > goal
-        else ""
-    )
+    compares = method not in ("lm", "reference") and "first" not in method and base > goal
+    closed = f", gap closed {(base - value) / (base - goal):.0%}" if compares else ""
     return f"{value:.1f} ({test[method]['bits_per_byte']:.3f} bpb{closed})"
 
 

@@ -33,7 +33,8 @@ from silo.records import Document
 
 EXACT_ROWS = 50_000
 """With no more allowed rows than this every row is compared."""
-ROWS_PER_NEIGHBOUR = 2
+ROWS_PER_NEIGHBOUR = 20
+"""Lists are read until so many allowed rows per neighbour were seen: lists differ in size by orders of magnitude."""
 _POLICIES = 64
 _FREQUENT, _REMEMBERED = 1024, 1024
 """Counts over more occurrences than the first are remembered, at most the second number of them."""

@@ -288,7 +288,7 @@ class _Demo:
 
     def _prove(self, corpus: Corpus) -> None:
         receipt = Path(self._found.facts["opt_out"]["receipt"])
-        key = (self._store / "keys" / "receipts.pub").read_bytes()
+        key = (self._store / "keys" / "receipts.pem.pub").read_bytes()
         checked = check_receipt(read_receipt(receipt), key=key, journal=self._store / LOG)
         audit = verify_model(self._model, corpus=str(corpus.root))
         store: Store = open_store(self._store)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silo.datastore.store import PROBES
 from silo.errors import SiloError
 from silo.files import read_json, write_json
 from silo.inference.gate import Floats, Gate, log_counts, log_nodes
@@ -66,8 +67,8 @@ class Settings:
     """
 
     k: int = 1024
-    tau: float = 10.0
-    probes: int = 12
+    tau: float = 5.0
+    probes: int = PROBES
     knn: Gate = field(default_factory=lambda: Gate.constant(0.25))
     ngram: Gate = field(default_factory=_ngram_guess)
     skip: float = 1.0
