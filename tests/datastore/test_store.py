@@ -237,3 +237,16 @@ def test_a_selector_that_selects_nothing_erases_nothing(store: Store) -> None:
     with pytest.raises(SiloError, match="usage"):
         store.erase(Selector())
     assert store.digest() == before
+
+
+def test_an_erasure_does_not_wait_for_a_store_that_was_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silo.datastore.erasing.DRAIN_SECONDS", 0.5)
+    store = small_store(tmp_path / "s")
+    store.add([document("a", "some words of a document that stays"), document("b", "and some of one that goes")])
+    reader = Store.open(store.root)
+    with reader.reading() as view:
+        view.itself = view  # type: ignore[attr-defined]  # as caches may do
+    del reader, view
+    done = store.erase(Selector(document="b"))
+    assert done.receipt is not None
+    assert read_receipt(done.receipt)["checks"]["readers-drained"] is True

@@ -193,6 +193,7 @@ class Store:
         with self._guard:
             while (seen := self._signature()) != self._seen:
                 view = self._open_latest()
+                weakref.finalize(self, view.lock.close)  # an erasure must not wait for a store that nobody holds
                 old, self._view, self._seen = self._view, view, seen
                 if old is not None:
                     self._retire(old)

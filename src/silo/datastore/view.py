@@ -145,7 +145,7 @@ class View:
         self.generation = generation
         self.buckets = buckets
         self.dead = dead
-        self._lock = SharedLock(root / READERS / generation.fingerprint[:32])
+        self.lock = SharedLock(root / READERS / generation.fingerprint[:32])
         self._guard = Lock()
         self._policies: dict[Policy, _Allowed] = {}
         self._counted: dict[tuple[str, Policy, bytes], _Counts] = {}
@@ -156,7 +156,7 @@ class View:
 
     def close(self) -> None:
         """Let go of the generation."""
-        self._lock.close()
+        self.lock.close()
 
     def allowed(self, policy: Policy) -> _Allowed:
         """What a policy allows of the live documents."""

@@ -87,7 +87,7 @@ def _corpus(corpus: dict[str, Any]) -> str:
 
 
 def _model(facts: dict[str, Any]) -> str:
-    losses = facts["models"]["demo"]["curve"]["losses"]
+    losses = facts["models"]["demo"]["curve"]["training"]
     return (
         "<h2>2. A model of permitted code only</h2>"
         + _curve(losses)
