@@ -250,3 +250,12 @@ def test_an_erasure_does_not_wait_for_a_store_that_was_dropped(tmp_path: Path, m
     done = store.erase(Selector(document="b"))
     assert done.receipt is not None
     assert read_receipt(done.receipt)["checks"]["readers-drained"] is True
+
+
+def test_what_records_of_staying_documents_say_is_no_residue(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    goes = document("goes", "This file is under the Mozilla Public License, and so on.")
+    store.add([document("stays", "nothing of the kind", url="somewhere/Mozilla Public License, and so on"), goes])
+    done = store.erase(Selector(document="goes"))
+    assert done.receipt is not None
+    assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0

@@ -58,8 +58,9 @@ class Traces:
         return len(self.windows)
 
     def without(self, kept: Iterable[Part]) -> Traces:
-        """Those that documents which stay do not have."""
-        shared = {window for part in kept for form in forms(part) for window in self.matches(form)}
+        """Those that documents which stay do not have, neither in their text nor in the rest of their records."""
+        held = (form for part in kept for form in (*forms(part), unpack(part.frame)))
+        shared = {window for form in held for window in self.matches(form)}
         return Traces(self.windows - shared)
 
     def matches(self, data: bytes) -> set[bytes]:

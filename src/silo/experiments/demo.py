@@ -43,6 +43,9 @@ METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
 EXCLUDED = ("torch", "transformers", "sympy", "numpy", "matplotlib", "mypy", "fonttools", "pyarrow")
 """Distributions that are too large for a few minutes."""
 
+_EXCERPT = 4_000
+"""Characters of a held-out file that are scored, so that many files have a part in a figure."""
+
 Talk = Callable[[str], None]
 
 
@@ -214,7 +217,7 @@ class _Demo:
 
     def _text(self, documents: Sequence[Document], most: int, model: Path | None = None) -> Text:
         tokenizer = open_predictor(model or self._model, method="lm").tokenizer
-        return first_tokens(merged_stream((item.text for item in documents), tokenizer), most)
+        return first_tokens(merged_stream((item.text[:_EXCERPT] for item in documents), tokenizer), most)
 
     def _tuned(self, held: _Held) -> dict[str, Settings]:
         predictor = open_predictor(self._model, [self._store], method="knn+ngram")
