@@ -79,7 +79,7 @@ def test_a_table_for_people(path: str, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     for words in ("ann", "12.50%", "(no owner named)", "(erased documents)", "(language model and other stores)"):
         assert words in shown
-    assert "2 requests, 20 tokens" in shown
+    assert "2 requests, 20 tokens" in " ".join(shown.split())
     assert main(["credits", path, "--owner", "ann"]) == 0
     assert "language model" not in capsys.readouterr().out
 
