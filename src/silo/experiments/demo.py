@@ -55,7 +55,7 @@ class Sizes:
 
     vocabulary: int = 4096
     context: int = 256
-    train_tokens: int = 700_000
+    train_tokens: int = 560_000
     codec_keys: int = 60_000
     codec_lists: int = 1024
     store_tokens: int = 350_000
