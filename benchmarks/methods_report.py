@@ -85,7 +85,7 @@ def attribution_page(examples: list[dict[str, Any]]) -> str:
     lines = ["# Where a prediction comes from", ""]
     lines += [
         "Test text, its true continuation, and the nearest place of the store: in each domain the two places of 400",
-        "drawn where the store raised the probability most, so these are its best cases. Made by `benchmarks/methods.py`.",
+        "drawn where the store raised the probability most, so these are its best cases (`benchmarks/methods.py`).",
         "",
     ]
     for item in examples:
