@@ -24,16 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from silo.corpus.evaluation import read_evaluation
-from silo.corpus.sources import plan, read
-from silo.corpus.stages import judge
+from silo.corpus.stages import judged
 from silo.datastore.selection import Selector
 from silo.datastore.store import PROBES, Store
 from silo.files import MANIFEST, remove_tree, write_json
 from silo.inference.stores import create_store, open_store
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
-from silo.recipe import Limits, SourceRecipe
-from silo.records import Candidate, Document
+from silo.recipe import SourceRecipe
+from silo.records import Document
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"
@@ -86,13 +85,12 @@ def documents(domains: list[str], tokens: int) -> Iterator[Document]:
     room = {domain: tokens / len(domains) * 3.4 if tokens else float("inf") for domain in domains}
     for domain in domains:
         recipe = SourceRecipe("jsonl", (str(DATA / f"{domain}.train.jsonl.zst"),))
-        for part in plan(recipe, DATA):
-            for item in read(part, Limits()):
-                if room[domain] <= 0:
-                    break
-                if isinstance(item, Candidate):
-                    room[domain] -= len(item.text)
-                    yield judge(item)
+        for item in judged(recipe, DATA):
+            if room[domain] <= 0:
+                break
+            if isinstance(item, Document):
+                room[domain] -= len(item.text)
+                yield item
 
 
 def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str, Any]:

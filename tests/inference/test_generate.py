@@ -22,17 +22,10 @@ from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.inference.stores import open_store
 from tests.inference.test_score import text_of
-from tests.inference.world import TEXTS, documents, make_model, make_store
+from tests.inference.world import TEXTS, documents, make_store
 
 METHODS = ["lm", "knn", "ngram", "knn+ngram", "ric", "ric+knn", "ngram+ric"]
 PROMPTS = ["The quick", "The licensee shall not", "Tea is made", "x"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("world")
-    make_store(root / "store", make_model(root)).close()
-    return root
 
 
 def opened(place: Path, method: str = "knn+ngram", lam: float = 0.4, **settings: object) -> Predictor:

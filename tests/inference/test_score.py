@@ -29,13 +29,6 @@ LONG = "The quick brown fox is not the lazy dog. The licensee shall not copy the
 METHODS = ["lm", "knn", "ngram", "knn+ngram"]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("world")
-    make_store(root / "store", make_model(root)).close()
-    return root
-
-
 def opened(place: Path, method: str, **more: object) -> Predictor:
     settings = more.pop("settings", Settings(k=20, tau=20.0).with_values(lam=0.4))
     stores = [place / "store"] if method != "lm" else []

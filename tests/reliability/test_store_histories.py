@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from silo.corpus.sources import plan, read
-from silo.corpus.stages import judge
+from silo.corpus.stages import judged
 from silo.datastore.codec import Codec, CodecSettings
 from silo.datastore.selection import Policy, Selector
 from silo.datastore.store import Store
-from silo.recipe import Limits, SourceRecipe
-from silo.records import Candidate, Document
+from silo.recipe import SourceRecipe
+from silo.records import Document
 from tests.datastore.small import SmallEncoder, document, small_codec, small_store, tree
 
 HISTORIES = int(os.environ.get("SILO_HISTORIES", "6"))
@@ -120,9 +119,8 @@ def test_no_history_of_real_documents_shows(shared: Path, tmp_path: Path, monkey
     pool = []
     for domain in ("clinical_notes", "enron_emails", "imdb_reviews", "code_copyleft"):
         source = SourceRecipe("jsonl", (str(shared / "data" / f"{domain}.validation.jsonl.zst"),))
-        found = (item for part in plan(source, shared) for item in read(part, Limits()))
-        texts = (item for item in found if isinstance(item, Candidate) and len(item.text) < 4000)
-        pool += [judge(replace(item, owner=domain)) for item in itertools.islice(texts, 8)]
+        short = (item for item in judged(source, shared) if isinstance(item, Document) and len(item.text) < 4000)
+        pool += [replace(item, owner=domain) for item in itertools.islice(short, 8)]
     histories = max(2, HISTORIES // 10)
     for seed in range(histories):
         run_history(tmp_path / str(seed), 1000 + seed, pool=pool)

@@ -32,14 +32,18 @@ class Painter:
         sys.stdout.flush()
 
     def _style(self, step: Step) -> str:
-        best = max((item for item in step.credits if not item.context), key=lambda item: item.share, default=None)
-        if best is None or best.share < step.lm_share:
-            return "dim"
-        return self.colour(best.document)
+        return self.colour(step.main_credit.document) if step.main_credit else "dim"
 
     def colour(self, document: str) -> str:
         """The colour of a document."""
         return self._colours.setdefault(document, _PALETTE[len(self._colours) % len(_PALETTE)])
+
+    def show(self, answer: Answer) -> None:
+        """A finished answer."""
+        self.prompt(answer.prompt)
+        for step in answer.steps:
+            self.step(step)
+        self.summary(answer)
 
     def summary(self, answer: Answer) -> None:
         """Who contributed how much, and what is owed for it."""

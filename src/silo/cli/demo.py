@@ -53,11 +53,7 @@ def _show(found: Any, report: Path) -> None:
     facts = found.facts
     rows = [[name, value] for name, value in facts["methods"].items()]
     show.table("perplexity on restricted files that nobody has seen", ("method", "perplexity"), rows)
-    painter = Painter()
-    painter.prompt(found.answers["before"].prompt)
-    for step in found.answers["before"].steps:
-        painter.step(step)
-    painter.summary(found.answers["before"])
+    Painter().show(found.answers["before"])
     gone = facts["opt_out"]
     values = gone["perplexity_on_their_files"]
     rows = [
@@ -76,9 +72,7 @@ def _show(found: Any, report: Path) -> None:
 def _quickstart(arguments: argparse.Namespace) -> int:
     from silo.cli.answer import Painter
     from silo.experiments.quickstart import fill_from_folder, first_words
-    from silo.inference.answer import Answer
-    from silo.inference.generate import Wish, generate
-    from silo.inference.predictor import open_predictor
+    from silo.inference.session import open_session
 
     folder = Path(arguments.folder)
     place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
@@ -87,16 +81,11 @@ def _quickstart(arguments: argparse.Namespace) -> int:
             folder, Path(arguments.model), place, owner=arguments.owner, license=arguments.license, advance=advance
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
-    predictor = open_predictor(arguments.model, [place], threads=1)
-    prompt = arguments.prompt or first_words(predictor.stores[0])
-    steps = list(generate(predictor, prompt, Wish(arguments.max_tokens)))
-    answer = Answer.of(predictor, prompt, steps)
+    session = open_session(arguments.model, place, threads=1)
+    prompt = arguments.prompt or first_words(session.predictor.stores[0])
+    answer = session.answer(prompt, max_tokens=arguments.max_tokens)
     if arguments.json:
         show.print_json({"store": str(place), "added": added.added, "prompt": prompt, **answer.as_json()})
-        return 0
-    painter = Painter()
-    painter.prompt(prompt)
-    for step in steps:
-        painter.step(step)
-    painter.summary(answer)
+    else:
+        Painter().show(answer)
     return 0

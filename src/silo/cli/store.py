@@ -136,12 +136,9 @@ def _documents(
     """
     from dataclasses import replace
 
-    from silo.corpus.sources import plan, read
-    from silo.corpus.stages import judge
-    from silo.recipe import Limits
-    from silo.records import Candidate, Right
+    from silo.corpus.stages import judged
+    from silo.records import Document
 
-    limits = Limits()
     for source in sources:
         if source.kind == "jsonl" and "-" in source.paths:
             place = adding / "stdin.jsonl"
@@ -149,13 +146,11 @@ def _documents(
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == "-" else path for path in source.paths))
-        deny = tuple(map(Right, source.deny))
-        for part in plan(source, base):
-            for item in read(part, limits):
-                if isinstance(item, Candidate):
-                    yield judge(item, deny)
-                else:
-                    quarantined.append(item.as_json())
+        for item in judged(source, base):
+            if isinstance(item, Document):
+                yield item
+            else:
+                quarantined.append(item.as_json())
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

@@ -21,14 +21,14 @@ import zstandard
 from silo.corpus.decontaminate import EvaluationText
 from silo.corpus.dedup import NearDuplicates
 from silo.corpus.shards import INDEX, RECORDS, TOKENS, ShardWriter, directory_name, write_tokens
-from silo.corpus.sources import Part, read
+from silo.corpus.sources import Part, plan, read
 from silo.corpus.spool import KEPT, SAME_TEXT, RunWriter, Spooled, merged, open_runs
 from silo.corpus.text import mask_personal_data, masked_share, normalise
 from silo.corpus.tokens import Tokenizer, load_tokenizer
 from silo.corpus.units import tick
 from silo.files import file_sha256, remove_tree
-from silo.recipe import MIB, CorpusRecipe, Limits
-from silo.records import Candidate, Document, Right, Tier, document_id
+from silo.recipe import MIB, CorpusRecipe, Limits, SourceRecipe
+from silo.records import Candidate, Document, Quarantined, Right, Tier, document_id
 from silo.rights import read_header, resolve
 
 _TYPICAL_PACKING = 3.5
@@ -79,6 +79,14 @@ def read_part(part: Part, directory: str, limits: Limits) -> dict[str, Any]:
         "bytes": text_bytes,
         "seconds": time.perf_counter() - start,
     }
+
+
+def judged(source: SourceRecipe, base: Path) -> Iterator[Document | Quarantined]:
+    """Every record of a source, with its verdict or with why it could not be read."""
+    deny = tuple(map(Right, source.deny))
+    for part in plan(source, base):
+        for item in read(part, Limits()):
+            yield judge(item, deny) if isinstance(item, Candidate) else item
 
 
 def judge(found: Candidate, deny: tuple[Right, ...] = ()) -> Document:

@@ -18,6 +18,7 @@ from typing import Any
 
 from silo.corpus.build import build
 from silo.corpus.opened import Corpus
+from silo.corpus.tokens import load_tokenizer
 from silo.corpus.units import Advance
 from silo.datastore.codec import CodecSettings
 from silo.datastore.generation import LOG
@@ -215,8 +216,8 @@ class _Demo:
         }
         store.close()
 
-    def _text(self, documents: Sequence[Document], most: int, model: Path | None = None) -> Text:
-        tokenizer = open_predictor(model or self._model, method="lm").tokenizer
+    def _text(self, documents: Sequence[Document], most: int) -> Text:
+        tokenizer = load_tokenizer(str(self._model))
         return first_tokens(merged_stream((item.text[:_EXCERPT] for item in documents), tokenizer), most)
 
     def _tuned(self, held: _Held) -> dict[str, Settings]:

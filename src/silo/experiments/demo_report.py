@@ -157,13 +157,12 @@ def _coloured(answer: Answer, colours: dict[str, str]) -> str:
 
 
 def _token(step: Step, colours: dict[str, str]) -> str:
-    best = max((item for item in step.credits if not item.context), key=lambda item: item.share, default=None)
     lines = [f"language model {step.lm_share:.0%}"]
     lines += [f"{item.share:.0%} {item.owner}: {item.external_id} ({item.license})" for item in step.credits[:5]]
     title = escape("\n".join(lines), quote=True)
-    if best is None or best.share < step.lm_share:
+    if step.main_credit is None:
         return f"<span class=lm title='{title}'>{escape(step.text)}</span>"
-    colour = colours.get(best.owner, "#777")
+    colour = colours.get(step.main_credit.owner, "#777")
     return f"<span style='background:{colour}22;color:{colour}' title='{title}'>{escape(step.text)}</span>"
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from silo.corpus.sources import plan, read
-from silo.corpus.stages import judge
+from silo.corpus.stages import judged
 from silo.corpus.units import Advance
 from silo.datastore.adding import Added
 from silo.datastore.store import Store
 from silo.errors import SiloError
 from silo.inference.codec import FOLDER
 from silo.inference.stores import create_store, open_store
-from silo.recipe import Limits, SourceRecipe
-from silo.records import Candidate
+from silo.recipe import SourceRecipe
+from silo.records import Document
 
 
 def fill_from_folder(
@@ -31,8 +30,7 @@ def fill_from_folder(
     else:
         store = create_store(place, model, searches=searches)
     source = SourceRecipe("folder", (str(folder.absolute()),), owner=owner, license=license)
-    found = (item for part in plan(source, folder) for item in read(part, Limits()))
-    added = store.add((judge(item) for item in found if isinstance(item, Candidate)), advance=advance)
+    added = store.add((item for item in judged(source, folder) if isinstance(item, Document)), advance=advance)
     store.close()
     if not added.added and not added.unchanged:
         raise SiloError("input-empty", f"{folder} has no text that may be stored")

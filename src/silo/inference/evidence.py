@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids
 from silo.corpus.units import Advance
+from silo.datastore.suffixes import Levels
 from silo.inference.frames import Frame, frames
 from silo.inference.leads import Lead
 from silo.inference.mix import Floats, component_weights, neighbour_weights, token_mass
 from silo.inference.predictor import Predictor
 from silo.inference.settings import ORDERS, Seen, Settings
-from silo.inference.sources import Levels, Nearest, Sources
+from silo.inference.sources import Nearest, Sources
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
 
@@ -69,7 +70,7 @@ def gather(
 
 def _no_levels(tokens: int) -> Levels:
     nothing = np.zeros((tokens, len(ORDERS) + 1), dtype=np.int64)
-    return Levels(nothing[:, 0], nothing, nothing)
+    return Levels(np.zeros(tokens, dtype=np.int32), nothing, nothing)
 
 
 class _Passes:

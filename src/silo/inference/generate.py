@@ -40,6 +40,12 @@ class Step:
     neighbours: tuple[Neighbour, ...] = ()
     finish: str = ""
 
+    @property
+    def main_credit(self) -> Credit | None:
+        """The document that contributed most, unless the language model contributed more."""
+        best = max((item for item in self.credits if not item.context), key=lambda item: item.share, default=None)
+        return best if best is not None and best.share >= self.lm_share else None
+
     def as_json(self) -> dict[str, Any]:
         """What `silo generate --json` prints for a token."""
         shown: dict[str, Any] = {

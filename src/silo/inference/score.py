@@ -57,9 +57,8 @@ def score_text(predictor: Predictor, text: Text, *, advance: Advance = lambda *_
     if len(text.ids) < 2:
         return Scored(text, np.zeros(len(text.ids)), np.ones((len(text.ids), 1)), counted)
     found = gather(predictor, text.ids, advance=advance)
-    weights = found.weights(predictor.method, predictor.settings)
-    parts = weights * found.components(predictor.method)
-    total = mixed(weights, found.components(predictor.method))
+    weights, components = found.weights(predictor.method, predictor.settings), found.components(predictor.method)
+    parts, total = weights * components, mixed(weights, components)
     total[0], parts[0, 0] = 1.0, 1.0
     smallest = np.finfo(np.float64).tiny
     return Scored(text, np.log(np.maximum(total, smallest)), parts / np.maximum(total, smallest)[:, None], counted)

@@ -119,7 +119,7 @@ class Seen:
 
     peaks: Floats
     nearest: Floats
-    lengths: NDArray[np.int64]
+    lengths: NDArray[np.integer[Any]]
     totals: NDArray[np.int64]
 
     def level_lengths(self) -> NDArray[np.int64]:

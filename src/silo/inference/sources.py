@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from silo.datastore.selection import Policy
 from silo.datastore.store import Store
+from silo.datastore.suffixes import Levels
 from silo.datastore.view import Passage, View
 from silo.errors import SiloError
 from silo.inference.settings import ORDERS
@@ -40,15 +41,6 @@ class Nearest:
     def closest(self) -> NDArray[np.float64]:
         """The distance of the nearest of each position."""
         return self.distances[:, 0].astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Levels:
-    """Per position the longest match, and for each level how often its context and how often the token follows."""
-
-    lengths: Ints
-    totals: Ints
-    hits: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +80,7 @@ class Sources:
     def levels(self, ids: NDArray[Any], start: int = 0) -> Levels:
         """Counts before each of `ids[start:]`, added up over the stores."""
         parts = [self.views[at].levels(ids, start, self.policy, orders=ORDERS) for at in self._with("ngram")]
-        lengths = np.max([part.lengths for part in parts], axis=0).astype(np.int64)
+        lengths = np.max([part.lengths for part in parts], axis=0)
         for part in parts:
             shorter = part.lengths < lengths
             part.totals[shorter, -1] = 0
