@@ -27,6 +27,7 @@ from silo.corpus.evaluation import read_evaluation
 from silo.corpus.stages import judge
 from silo.corpus.tokens import Ids
 from silo.datastore.codec import Codec, CodecSettings
+from silo.datastore.config import Quantise
 from silo.datastore.store import Store
 from silo.evaluation.tune import first_tokens
 from silo.files import write_json
@@ -137,6 +138,9 @@ class RandomKeys:
             rows = self._rng.integers(0, len(self._sample), len(ids) - 1)
             noise = self._rng.normal(0, 0.05, (len(rows), self._sample.shape[1])).astype(np.float32)
             yield self._sample[rows] + noise
+
+    def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
+        return (quantise(keys, np.matmul) for keys in self.keys(documents))
 
 
 def large(arguments: argparse.Namespace) -> dict[str, Any]:

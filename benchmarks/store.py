@@ -134,10 +134,11 @@ def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
     place = arguments.work / f"{arguments.model.name}-{arguments.tokens}"
     place.parent.mkdir(parents=True, exist_ok=True)
     store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, arguments.model)
-    begun = time.perf_counter()
+    begun, worked = time.perf_counter(), time.process_time()
     added = store.add(documents(arguments.domains, arguments.tokens), advance=show)
     result["build"] = {
         "seconds": round(time.perf_counter() - begun, 1),
+        "processor_seconds": round(time.process_time() - worked, 1),
         "added": added.added,
         "refused": dict(added.reasons),
         "written_share": round(added.written_bytes / max(1, store.stats()["bytes"]), 3),

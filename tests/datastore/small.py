@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from silo.corpus.stages import judge
 from silo.corpus.tokens import ByteTokenizer, Ids, Tokenizer
 from silo.datastore.codec import Codec, CodecSettings
+from silo.datastore.config import Quantise
 from silo.datastore.store import Store
 from silo.records import Candidate, Document, Evidence, Tier
 
@@ -37,6 +38,9 @@ class SmallEncoder:
                 state = np.float32(0.5) * state + self._vectors[token]
                 rows[at] = state
             yield rows
+
+    def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
+        return (quantise(keys, np.matmul) for keys in self.keys(documents))
 
 
 @cache

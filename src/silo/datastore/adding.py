@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silo.corpus.text import text_hash
 from silo.corpus.tokens import Ids, token_dtype
@@ -165,13 +166,11 @@ def encode(store: Store, waiting: Sequence[Waiting]) -> list[Part]:
 
 def _encode_some(store: Store, encoder: Encoder, held: list[tuple[Waiting, Ids]]) -> list[Part]:
     kind = token_dtype(store.config.vocabulary)
+    codes: Iterator[tuple[NDArray[Any], ...]]
     if store.tables is None:
-        nothing = np.empty(0, dtype=np.int32), np.empty((0, 0), dtype=np.uint8)
-        codes = [nothing] * len(held)
+        codes = iter([(np.empty(0, dtype=np.int32), np.empty((0, 0), dtype=np.uint8))] * len(held))
     else:
-        codec = store.tables.codec
-        encoded = (codec.encode(keys) for keys in encoder.keys([ids for _, ids in held]))
-        codes = [(item.lists, item.codes) for item in encoded]
+        codes = encoder.codes([ids for _, ids in held], store.tables.codec.quantise)
     return [
         Part(item.id, item.mark, item.frame, item.text_bytes, ids.astype(kind), *code)
         for (item, ids), code in zip(held, codes, strict=True)

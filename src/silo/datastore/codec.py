@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silo.datastore.learn import Advance, Arrays, Rotation, learn_arrays
-from silo.datastore.nearest import CODEWORDS, Codes, Floats, Lists, Tables, quantise, rotate, tables
+from silo.datastore.nearest import CODEWORDS, Codes, Floats, Lists, Multiply, Tables, quantise, rotate, tables
 from silo.errors import SiloError
 from silo.files import (
     commit,
@@ -152,7 +152,11 @@ class Codec:
 
     def encode(self, keys: ArrayLike) -> Encoded:
         """Quantise keys [rows, width]; each row's result is the same in any batch, order and thread."""
-        return Encoded(*quantise(self.transform(keys), self._tables))
+        return Encoded(*self.quantise(keys))
+
+    def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
+        """Lists and codes of keys, as in `encode`, with any matrix product of float32."""
+        return quantise(self.transform(keys), self._tables, multiply)
 
     def reconstruct(self, encoded: Encoded) -> Floats:
         """What the codes stand for, in rotated space: asymmetric distances are distances to these rows."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids, Tokenizer
+from silo.datastore.nearest import Floats, Multiply
 from silo.errors import SiloError
 from silo.files import fingerprint
 
@@ -18,8 +18,11 @@ SEARCHES = ("knn", "ngram", "bm25")
 BUCKET_BYTES = 4 << 20
 
 
+Quantise = Callable[[Floats, Multiply], tuple[NDArray[Any], ...]]
+
+
 class Encoder(Protocol):
-    """What a store needs of a language model: its tokenizer, and the keys of documents."""
+    """What a store needs of a language model: its tokenizer, and what is made of the keys of documents."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -30,7 +33,7 @@ class Encoder(Protocol):
     @property
     def context(self) -> int: ...
 
-    def keys(self, documents: Sequence[Ids]) -> Iterator[NDArray[np.float32]]: ...
+    def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ distances that decide are then computed one by one in the fixed order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Lists = NDArray[np.int32]
 Codes = NDArray[np.uint8]
+Multiply = Callable[[Floats, Floats], Floats]
+"""Any matrix product of float32 will do."""
 
 CODEWORDS = 256
 """Entries of one codebook: a code is a byte."""
@@ -52,7 +55,7 @@ def tables(mean: Floats, matrix: Floats, centroids: Floats, codebooks: Floats) -
     return Tables(
         mean=mean,
         rotation=_panels(matrix),
-        centroids=centroids,
+        centroids=centroids.copy(),
         halves=(squares / 2).astype(np.float32),
         norms=np.sqrt(squares).astype(np.float32),
         codebooks=panels,
@@ -71,14 +74,14 @@ def rotate(keys: Floats, table: Tables) -> Floats:
     return out
 
 
-def quantise(rows: Floats, table: Tables) -> tuple[Lists, Codes]:
+def quantise(rows: Floats, table: Tables, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
     """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
     lists = np.empty(len(rows), dtype=np.int32)
     codes = np.empty((len(rows), len(table.codebooks)), dtype=np.uint8)
     slack = np.float32(4 * (rows.shape[1] + 4) * np.finfo(np.float32).eps)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
-        products = block @ table.centroids.T
+        products = multiply(block, table.centroids.T)
         some = lists[start : start + _BLOCK]
         _nearest(block, table.centroids, products, table.halves, table.norms, slack, some)
         _code(block - table.centroids[some], table, codes[start : start + _BLOCK])

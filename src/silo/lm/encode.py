@@ -6,8 +6,10 @@ alone, so that its keys do not depend on other documents, on the batch they shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +17,18 @@ from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids, Tokenizer
 from silo.files import fingerprint
+from silo.lm.cores import each_on_a_core
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Windows, window_starts
 
 Keys = NDArray[np.float32]
+Quantise = Callable[[Keys, Callable[[Keys, Keys], Keys]], tuple[NDArray[Any], ...]]
+"""Makes arrays of keys, one row for each, with the help of a matrix product."""
 
 _STEP = 64
 """Windows are padded to a multiple of this: every length is one that was tested to give the same bits in any batch."""
 
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 2048
 _LONGEST = 1024
 
 
@@ -36,6 +41,15 @@ class _Window:
     scored: int
     until: int
     padded: int
+
+    @property
+    def span(self) -> slice:
+        """Where in the window the keys are: each lies one place before the token it is for."""
+        return slice(max(self.scored, 1) - self.start - 1, self.until - self.start - 1)
+
+    @property
+    def rows(self) -> int:
+        return self.until - max(self.scored, 1)
 
 
 class DocumentEncoder:
@@ -72,21 +86,28 @@ class DocumentEncoder:
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[Keys]:
         """Per document, for every token but the first: the key of the tokens before it."""
-        found = [np.empty((max(len(ids) - 1, 0), self.width), dtype=np.float32) for ids in documents]
+        return (keys for (keys,) in self._made(documents, lambda keys: (keys,)))
+
+    def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
+        """What `quantise` makes of the keys of each document; every core does so right after the keys."""
+        return self._made(documents, lambda keys: quantise(keys, _multiply))
+
+    def _made(
+        self, documents: Sequence[Ids], make: Callable[[Keys], tuple[NDArray[Any], ...]]
+    ) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Per document the arrays, one row for each token but the first, that are made of its keys."""
         pieces = [piece for at, ids in enumerate(documents) for piece in self._pieces(at, len(ids))]
-        pieces.sort(key=lambda piece: piece.padded)
-        at = 0
-        while at < len(pieces):
-            padded = pieces[at].padded
-            group = pieces[at : at + max(1, _BATCH_TOKENS // padded)]
-            group = [piece for piece in group if piece.padded == padded]
-            keys = self._window_keys(documents, group, padded)
-            for row, piece in enumerate(group):
-                begin = max(piece.scored, 1)
-                span = slice(begin - piece.start - 1, piece.until - piece.start - 1)
-                found[piece.document][begin - 1 : piece.until - 1] = keys[row, span]
-            at += len(group)
-        return iter(found)
+        pieces.sort(key=lambda piece: -piece.padded)
+        batches = list(_batches(pieces))
+        found: dict[tuple[int, int], tuple[NDArray[Any], ...]] = {}
+        made = each_on_a_core(lambda batch: make(self._batch_keys(documents, batch)), batches)
+        for batch, arrays in zip(batches, made, strict=True):
+            ends = np.cumsum([piece.rows for piece in batch])[:-1]
+            for piece, *rows in zip(batch, *(np.split(array, ends) for array in arrays), strict=True):
+                found[piece.document, piece.start] = tuple(rows)
+        for at, ids in enumerate(documents):
+            parts = [found[at, piece.start] for piece in self._pieces(at, len(ids))]
+            yield tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
     def _pieces(self, document: int, tokens: int) -> Iterator[_Window]:
         for start, scored in window_starts(tokens, self.windows):
@@ -95,13 +116,27 @@ class DocumentEncoder:
             yield _Window(document, start, scored, until, padded)
 
     @torch.inference_mode()
-    def _window_keys(self, documents: Sequence[Ids], group: list[_Window], padded: int) -> Keys:
-        rows = torch.zeros((len(group), padded), dtype=torch.long)
-        for at, piece in enumerate(group):
+    def _batch_keys(self, documents: Sequence[Ids], batch: list[_Window]) -> Keys:
+        """The keys that windows of one length give, one after the other."""
+        rows = torch.zeros((len(batch), batch[0].padded), dtype=torch.long)
+        for at, piece in enumerate(batch):
             ids = documents[piece.document][piece.start : piece.until].astype(np.int64)
             rows[at, : len(ids)] = torch.from_numpy(ids)
         keys: Keys = self.model.states(rows, self.key).keys.float().numpy()
-        return keys
+        return np.concatenate([keys[at, piece.span] for at, piece in enumerate(batch)])
+
+
+def _multiply(left: Keys, right: Keys) -> Keys:
+    """The matrix product on the cores of this thread; numpy's takes all there are."""
+    product: Keys = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+    return product
+
+
+def _batches(pieces: list[_Window]) -> Iterator[list[_Window]]:
+    """Pieces of one padded length at a time, up to a number of tokens."""
+    for padded, same in groupby(pieces, key=lambda piece: piece.padded):
+        while group := list(islice(same, max(1, _BATCH_TOKENS // padded))):
+            yield group
 
 
 def document_keys(model: LanguageModel, ids: Ids) -> tuple[Keys, Ids]:
