@@ -196,7 +196,7 @@ def test_warm_up_and_cosine() -> None:
 
 def test_a_run_shorter_than_a_step_is_refused() -> None:
     with pytest.raises(SiloError, match="recipe-value"):
-        Shape.of(TrainRecipe(corpus="", max_tokens=10), 32, 1)
+        Shape.of(TrainRecipe(corpus="", max_tokens=10), 32, 1, 1)
 
 
 def test_two_processes_train_one_model(place: Path, tmp_path: Path) -> None:

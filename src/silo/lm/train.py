@@ -10,6 +10,7 @@ import io
 import math
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ FORMAT = "silo-training-1"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a run in sequences: `length` tokens each, `per_step` in an optimiser step, `steps` in all."""
+    """Sizes of a run in sequences of `length` tokens: `per_step` in an optimiser step, at most `micro` at a time."""
 
     length: int
     per_step: int
@@ -52,12 +53,15 @@ class Shape:
     steps: int
 
     @classmethod
-    def of(cls, recipe: TrainRecipe, length: int, world: int) -> Shape:
+    def of(cls, recipe: TrainRecipe, length: int, world: int, cores: int) -> Shape:
+        """Steps of about `batch_tokens`. A process's rows are cut into equal parts, as many for each of its cores."""
         per_step = max(1, recipe.batch_tokens // length // world) * world
         steps = recipe.max_tokens // (per_step * length)
         if steps < 1:
             raise SiloError("recipe-value", f"max_tokens is less than one step of {per_step * length:,} tokens")
-        return cls(length, per_step, max(1, min(recipe.micro_batch, per_step // world)), steps)
+        mine = per_step // world
+        parts = cores * math.ceil(mine / cores / recipe.micro_batch)
+        return cls(length, per_step, math.ceil(mine / parts), steps)
 
     @property
     def step_tokens(self) -> int:
@@ -143,7 +147,7 @@ def _start(
     if crew.leads:
         corpus.verify()
         crew.wait()
-    shape = Shape.of(recipe, recipe.context or preset.context, crew.world)
+    shape = Shape.of(recipe, recipe.context or preset.context, crew.world, crew.cores)
     weights = _weights(recipe, corpus)
     plan = make_plan(
         streams, sequences=shape.steps * shape.per_step, length=shape.length, weights=weights, seed=recipe.seed
@@ -277,16 +281,8 @@ def _step(run: _Run) -> float:
     for group in run.optimiser.param_groups:
         group["lr"] = rate
     run.optimiser.zero_grad(set_to_none=True)
-    total = torch.zeros(())
-    mine = shape.per_step // run.crew.world
-    start = state.step * shape.per_step + run.crew.rank * mine
     try:
-        for first in range(start, start + mine, shape.micro):
-            places = range(first, min(first + shape.micro, start + mine))
-            ids = torch.from_numpy(run.plan.batch(run.streams, places, shape.length).astype(np.int64))
-            loss = run.objective(ids) * (len(places) / mine)
-            run.crew.backward(loss)
-            total += loss.detach().float()
+        total = run.crew.add_gradients(run.objective, list(_batches(run)))
         norm = torch.nn.utils.clip_grad_norm_(run.network.parameters(), run.recipe.clip)
     except RuntimeError as error:
         if "allocate" in str(error) or "out of memory" in str(error):
@@ -297,6 +293,17 @@ def _step(run: _Run) -> float:
         raise SiloError("training-diverged", f"the loss is {mean} at step {state.step}")
     run.optimiser.step()
     return mean
+
+
+def _batches(run: _Run) -> Iterator[tuple[torch.Tensor, float]]:
+    """The rows of this process in this step, in small batches, each with its share of the whole."""
+    shape = run.shape
+    mine = shape.per_step // run.crew.world
+    start = run.state.step * shape.per_step + run.crew.rank * mine
+    for first in range(start, start + mine, shape.micro):
+        places = range(first, min(first + shape.micro, start + mine))
+        ids = run.plan.batch(run.streams, places, shape.length).astype(np.int64)
+        yield torch.from_numpy(ids), len(places) / mine
 
 
 def _finish(run: _Run, corpus: Corpus, permit: Permit) -> dict[str, Any]:
