@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from silo.records import Document
 if TYPE_CHECKING:
     from silo.datastore.store import Store
 
-_BATCH_TOKENS = 1 << 16
+_BATCH_TOKENS = 1 << 15
 _LISTED = 1000
 
 
@@ -122,11 +122,10 @@ def add_documents(store: Store, documents: Iterable[Document], *, advance: Advan
                 for document in documents:
                     _take(document, gate, spool, done)
                     advance("read", done.read, 0)
-                change = Change(coming=spool, encode=lambda waiting: encode(store, waiting))
-                total = spool.text_bytes
+                progress = _Progress(spool.text_bytes, advance)
+                change = Change(coming=spool, encode=lambda waiting: encode(store, waiting, progress.add))
                 if spool.count:
-                    for _, finished in apply(shop, view.generation, view.buckets, change):
-                        advance("encode", min(finished, total), total)
+                    list(apply(shop, view.generation, view.buckets, change))
             finally:
                 spool.close()
         done.written_bytes = change.written
@@ -147,8 +146,23 @@ def _take(document: Document, gate: _Gate, spool: Spool, done: Added) -> None:
         done.refuse(document, reason, detail)
 
 
-def encode(store: Store, waiting: Sequence[Waiting]) -> list[Part]:
-    """Tokens, keys and codes of documents, each from its own text alone."""
+@dataclass(slots=True)
+class _Progress:
+    """Text bytes that were encoded, of so many."""
+
+    total: int
+    advance: Advance
+    done: int = 0
+
+    def add(self, parts: Sequence[Part]) -> None:
+        self.done += sum(part.text_bytes for part in parts)
+        self.advance("encode", min(self.done, self.total), self.total)
+
+
+def encode(
+    store: Store, waiting: Sequence[Waiting], note: Callable[[Sequence[Part]], None] = lambda _: None
+) -> list[Part]:
+    """Tokens, keys and codes of documents, each from its own text alone; `note` is shown some at a time."""
     encoder = store.encoder
     assert encoder is not None
     parts: list[Part] = []
@@ -159,19 +173,23 @@ def encode(store: Store, waiting: Sequence[Waiting]) -> list[Part]:
         held.append((item, np.concatenate([np.array([encoder.tokenizer.begin], dtype=np.uint32), found])))
         size += len(found)
         if size >= _BATCH_TOKENS:
-            parts += _encode_some(store, encoder, held)
+            parts += _encode_some(store, encoder, held, note)
             held, size = [], 0
-    return parts + _encode_some(store, encoder, held)
+    return parts + _encode_some(store, encoder, held, note)
 
 
-def _encode_some(store: Store, encoder: Encoder, held: list[tuple[Waiting, Ids]]) -> list[Part]:
+def _encode_some(
+    store: Store, encoder: Encoder, held: list[tuple[Waiting, Ids]], note: Callable[[Sequence[Part]], None]
+) -> list[Part]:
     kind = token_dtype(store.config.vocabulary)
     codes: Iterator[tuple[NDArray[Any], ...]]
     if store.tables is None:
         codes = iter([(np.empty(0, dtype=np.int32), np.empty((0, 0), dtype=np.uint8))] * len(held))
     else:
         codes = encoder.codes([ids for _, ids in held], store.tables.codec.quantise)
-    return [
+    parts = [
         Part(item.id, item.mark, item.frame, item.text_bytes, ids.astype(kind), *code)
         for (item, ids), code in zip(held, codes, strict=True)
     ]
+    note(parts)
+    return parts

@@ -127,7 +127,7 @@ def finish_erasure(store: Store) -> Path:
         if pending["suppress"]:
             Suppression.open(store.root).add((name, text) for name, text in work.texts)
         steps = apply(store.workshop(), before, view.buckets, Change(leaving=names))
-        after = next((generation for generation, _ in reversed(list(steps))), before)
+        after = [before, *steps][-1]
         expected = work.digest_before - work.digest
     store.refresh()
     redact_usage(store.root, names)

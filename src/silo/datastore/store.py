@@ -341,7 +341,7 @@ class Store:
         with self.writing() as shop, self.reading() as view:
             before = view.generation.totals["bytes"]
             after = before
-            for generation, _ in apply(shop, view.generation, view.buckets, Change()):
+            for generation in apply(shop, view.generation, view.buckets, Change()):
                 after = generation.totals["bytes"]
         return before - after
 

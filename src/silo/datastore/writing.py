@@ -53,17 +53,14 @@ class Workshop:
         return assemble(parts, search_sections(parts, self.config, self.tokenizer, self.lists))
 
 
-def apply(
-    shop: Workshop, now: Generation, buckets: Sequence[Bucket], change: Change
-) -> Iterator[tuple[Generation, int]]:
-    """Carry out a change; yields each generation as it becomes the current one, and the text bytes done so far.
+def apply(shop: Workshop, now: Generation, buckets: Sequence[Bucket], change: Change) -> Iterator[Generation]:
+    """Carry out a change; yields each generation as it becomes the current one.
 
     A group of buckets that stays as it is costs nothing.
     """
     opened = {bucket.prefix: bucket for bucket in buckets}
     digests = {prefix: bucket.digest for prefix, bucket in opened.items()}
     entries = dict(now.buckets)
-    done = 0
     for group in _groups(shop, buckets, change):
         made: dict[str, tuple[Entry, Digest]] = {}
         for prefix in group.new:
@@ -71,7 +68,6 @@ def apply(
             pieces = shop.build(parts)
             made[prefix] = write_bucket(shop.data, prefix, pieces), Digest.of(part.element for part in parts)
             change.written += made[prefix][0].bytes
-            done += sum(part.text_bytes for part in parts)
         gone = [now.files()[prefix] for prefix in group.old]
         for prefix in group.old:
             del entries[prefix], digests[prefix]
@@ -81,7 +77,7 @@ def apply(
             sync_buckets(shop.data)
         fresh = write_generation(shop.data, shop.config, entries, sum(digests.values(), Digest.of()))
         remove_buckets(shop.data, set(gone) - set(fresh.files().values()))
-        yield fresh, done
+        yield fresh
 
 
 def _groups(shop: Workshop, buckets: Sequence[Bucket], change: Change) -> list[Group]:
