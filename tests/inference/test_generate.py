@@ -210,6 +210,11 @@ def test_retrieval_may_be_skipped_where_the_model_is_sure(place: Path) -> None:
     assert all(step.lm_share == 1.0 for step in run(never, "The quick"))
 
 
+def test_off_is_off_for_a_model_that_is_certain() -> None:
+    assert Settings().asks_neighbours(1.0)
+    assert Settings(skip=0.9).asks_neighbours(np.array([0.5, 0.95])).tolist() == [True, False]
+
+
 def test_bad_wishes_are_refused(place: Path) -> None:
     with pytest.raises(SiloError, match="usage"):
         run(opened(place), "x", 0)

@@ -173,7 +173,7 @@ class Reader:
         levels: tuple[Followers, ...] = ()
         if sources is not None and "ngram" in predictor.method:
             levels = tuple(sources.followers(prefix))
-        if sources is not None and "knn" in predictor.method and peak < settings.skip:
+        if sources is not None and "knn" in predictor.method and settings.asks_neighbours(peak):
             nearest = sources.nearest(self._query(prefix, outputs), settings.k, settings.probes)
         weights = component_weights(settings.gates(predictor.method, _seen(peak, nearest, levels)))[0]
         mixed = lm * weights[0]

@@ -88,6 +88,10 @@ class Settings:
             given["knn"] = Gate.constant(weight)
         return replace(self, **given)
 
+    def asks_neighbours(self, peaks: Any) -> Any:
+        """Where the LM, given its peak probability, is not sure enough to go without a token search."""
+        return peaks < (self.skip if self.skip < 1 else np.inf)
+
     def gates(self, method: frozenset[str], seen: Seen) -> Floats:
         """The gates of all components but the LM [positions, components - 1]; 0 where a component found nothing."""
         columns = []
