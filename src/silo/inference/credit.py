@@ -6,37 +6,51 @@ matches. A passage put before the text (RIC) acts through the language model: it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from silo.datastore.view import Facts
+from silo.inference.mix import Floats
 from silo.inference.predictor import Prediction
 from silo.inference.settings import level_weight
-from silo.inference.sources import Sources
+from silo.inference.sources import Ints, Sources
 
 _UNIT = 2.0**-40
+_ROW_BITS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(NamedTuple):
     """One document's share in a token; `store` is the number of the store it is in."""
 
-    document: str
-    owner: str
-    license: str
+    facts: Facts
     share: float
     context: bool = False
-    external_id: str = ""
-    source: str = ""
-    tier: str = ""
     store: int = 0
+
+    @property
+    def document(self) -> str:
+        return self.facts.id
+
+    @property
+    def owner(self) -> str:
+        return self.facts.owner
+
+    @property
+    def license(self) -> str:
+        return self.facts.license
+
+    @property
+    def external_id(self) -> str:
+        return self.facts.external_id
 
     def as_json(self) -> dict[str, Any]:
         """What `silo generate --json` prints."""
-        plain = {"document": self.document, "owner": self.owner, "license": self.license, "share": self.share}
-        extra = {"external_id": self.external_id, "source": self.source, "tier": self.tier}
+        facts = self.facts
+        plain = {"document": facts.id, "owner": facts.owner, "license": facts.license, "share": self.share}
+        extra = {"external_id": facts.external_id, "source": facts.source, "tier": facts.tier}
         return {**plain, **extra, **({"context": True} if self.context else {})}
 
 
@@ -53,29 +67,42 @@ def credit(prediction: Prediction, token: int, sources: Sources | None) -> Token
     probability = float(prediction.probabilities[token])
     if sources is None or probability <= 0:
         return TokenCredit(1.0, ())
-    mass = _document_mass(prediction, token, sources)
-    shares = {place: np.floor(held / probability / _UNIT) * _UNIT for place, held in mass.items()}
-    held = [_credit(sources, place, share) for place, share in shares.items() if share > 0]
-    held.sort(key=lambda item: (-item.share, item.document))
+    held = [
+        Credit(sources.views[store].facts(row), share, False, store)
+        for store, row, share in _shares(_document_mass(prediction, token, sources), probability)
+    ]
+    held.sort(key=lambda item: (-item.share, item.facts.id))
     context = [
-        _credit(sources, (store, passage.row), 0.0, context=True)
+        Credit(sources.views[store].facts(passage.row), 0.0, True, store)
         for lead in prediction.leads
         for store, passage in lead.passages
     ]
     return TokenCredit(max(0.0, 1.0 - sum(item.share for item in held)), (*held, *context))
 
 
-def _document_mass(prediction: Prediction, token: int, sources: Sources) -> dict[tuple[int, int], float]:
-    """Per (store, row) the part of the token's probability that comes from that document."""
-    mass: dict[tuple[int, int], float] = {}
+def _shares(mass: Sequence[tuple[Ints, Floats]], probability: float) -> Iterator[tuple[int, int, float]]:
+    """Every document once, with its share in whole units, rounded down; those without a unit are left out."""
+    if not mass:
+        return
+    places, where = np.unique(np.concatenate([places for places, _ in mass]), return_inverse=True)
+    held = np.bincount(where, weights=np.concatenate([parts for _, parts in mass]))
+    shares = np.floor(held / probability / _UNIT) * _UNIT
+    some = shares > 0
+    for place, share in zip(places[some].tolist(), shares[some].tolist(), strict=True):
+        yield place >> _ROW_BITS, place & ((1 << _ROW_BITS) - 1), share
+
+
+def _document_mass(prediction: Prediction, token: int, sources: Sources) -> list[tuple[Ints, Floats]]:
+    """Documents, which may repeat, with the parts of the token's probability that come from them.
+
+    A document is the number of its store and its row there in one number.
+    """
+    mass: list[tuple[Ints, Floats]] = []
     found = prediction.nearest
     if found is not None and prediction.neighbour_weights is not None:
         chosen = np.flatnonzero((found.values[0] == token) & (found.rows[0] >= 0))
-        held = prediction.neighbour_weights[0, chosen] * prediction.weights[1]
-        for store, row, part in zip(
-            found.stores[0, chosen].tolist(), found.rows[0, chosen].tolist(), held.tolist(), strict=True
-        ):
-            mass[store, row] = mass.get((store, row), 0.0) + part
+        places = found.stores[0, chosen] << _ROW_BITS | found.rows[0, chosen]
+        mass.append((places, prediction.neighbour_weights[0, chosen] * prediction.weights[1]))
     for level in prediction.levels:
         weight = level_weight(prediction.weights, level.length)
         at_token = np.searchsorted(level.tokens, token)
@@ -83,16 +110,8 @@ def _document_mass(prediction: Prediction, token: int, sources: Sources) -> dict
             continue
         pattern = np.append(prediction.prefix[len(prediction.prefix) - level.length :], token)
         for store, rows, counts in sources.holders(pattern):
-            for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-                mass[store, row] = mass.get((store, row), 0.0) + weight * count / level.total
+            mass.append((store << _ROW_BITS | rows, counts.astype(np.float64) * (weight / level.total)))
     return mass
-
-
-def _credit(sources: Sources, place: tuple[int, int], share: float, *, context: bool = False) -> Credit:
-    store, row = place
-    facts = sources.views[store].facts(row)
-    more = (facts.external_id, facts.source, facts.tier, store)
-    return Credit(facts.id, facts.owner, facts.license, float(share), context, *more)
 
 
 def roll_up(credits: Sequence[TokenCredit], by: str = "document") -> list[tuple[str, float]]:
