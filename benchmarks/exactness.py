@@ -28,10 +28,11 @@ from silo.corpus.tokens import Ids, Tokenizer
 from silo.datastore.codec import Codec, CodecSettings, Encoded
 from silo.datastore.nearest_rows import KeyRows, RowSearch
 from silo.datastore.store import PROBES
+from silo.datastore.view import ROWS_PER_NEIGHBOUR
 from silo.evaluation.fitting import solve_lambda
 from silo.files import write_json
 from silo.inference.codec import learn_codec
-from silo.inference.mix import neighbour_weights, token_mass
+from silo.inference.mix import token_mass
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import Key, LanguageModel
 from store import documents
@@ -126,7 +127,7 @@ def compared(given: Case, own: Codec) -> dict[str, Any]:
         rows = rows_of(codec.encode(given.keys), codec.settings.lists)
         search = RowSearch(codec, [rows])
         for label, probes in ((f"{name}", PROBES), (f"{name}, every list", codec.settings.lists)):
-            answer = search.search(given.queries, K, probes=probes)
+            answer = search.search(given.queries, K, probes=probes, rows_wanted=ROWS_PER_NEIGHBOUR * K)
             found[label] = figures(given, (answer.places.astype(np.int64), answer.distances), truth)
     return found
 
@@ -156,9 +157,7 @@ def figures(given: Case, found: Found, truth: Found) -> dict[str, float]:
     """Recall, and the perplexity of the second half with tau and lambda from the first."""
     places, distances = found
     taus = float(np.median(distances[np.isfinite(distances)])) * 2.0 ** np.arange(1, -7, -1)
-    mass = np.stack(
-        [token_mass(given.values[places], neighbour_weights(distances, tau), given.tokens) for tau in taus], axis=1
-    )
+    mass = np.stack([token_mass(given.values[places], distances, float(tau), given.tokens) for tau in taus], axis=1)
     weights, means = solve_lambda(given.lm[::2], mass[::2])
     best = int(means.argmax())
     mixed = (1 - weights[best]) * given.lm[1::2] + weights[best] * mass[1::2, best]

@@ -33,7 +33,7 @@ from silo.records import Document
 
 EXACT_ROWS = 50_000
 """With no more allowed rows than this every row is compared."""
-ROWS_PER_NEIGHBOUR = 20
+ROWS_PER_NEIGHBOUR = 12
 """Lists are read until so many allowed rows per neighbour were seen: lists differ in size by orders of magnitude."""
 _POLICIES = 64
 _FREQUENT, _REMEMBERED = 1024, 1024
@@ -240,14 +240,21 @@ class View:
         return PassageSearch([passage_arrays(bucket) for bucket in self.buckets])
 
     def search(
-        self, tables: SearchTables, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int
+        self,
+        tables: SearchTables,
+        keys: ArrayLike,
+        k: int,
+        policy: Policy = EVERYTHING,
+        *,
+        probes: int,
+        threads: int = 0,
     ) -> Neighbours:
         """The nearest allowed rows of each key. Few allowed rows are compared one by one."""
         allowed = self.allowed(policy)
         if allowed.rows <= EXACT_ROWS:
             probes = tables.codec.settings.lists
         found = self.row_search(tables).search(
-            keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k
+            keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k, threads=threads
         )
         rows, positions, values = self._token_table.look_up(found.buckets, found.places)
         return Neighbours(rows, positions, values, found.distances, self.names)

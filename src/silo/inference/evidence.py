@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids
@@ -17,14 +18,14 @@ from silo.corpus.units import Advance
 from silo.datastore.suffixes import Levels
 from silo.inference.frames import Frame, frames
 from silo.inference.leads import Lead
-from silo.inference.mix import Floats, component_weights, neighbour_weights, token_mass
+from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predictor import Predictor
 from silo.inference.settings import ORDERS, Seen, Settings
 from silo.inference.sources import Nearest, Sources
+from silo.lm.cores import each_on_a_core
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
 
-_BATCH_ROWS = 2
 _STEP = 64
 """Inputs are padded to a multiple of this, as keys are when a store is filled: the same bits in any batch."""
 
@@ -73,6 +74,20 @@ def _no_levels(tokens: int) -> Levels:
     return Levels(np.zeros(tokens, dtype=np.int32), nothing, nothing)
 
 
+_Input = tuple[Frame, Lead]
+"""A window of the text, and what stands before it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a search says of some positions; `near` only for those who watch."""
+
+    where: NDArray[np.int64]
+    mass: Floats
+    closest: Floats
+    near: Nearest | None
+
+
 class _Passes:
     """The language model's pass and the search, which shares it where the model's own states are the keys."""
 
@@ -93,57 +108,67 @@ class _Passes:
         predictor, encoder = self._predictor, self._predictor.encoder
         shared = encoder is not None and encoder.model is predictor.model and predictor.leads is None
         key = encoder.key if encoder is not None and shared else None
-        for spans, reads in self._batches(predictor.model, list(self._inputs()), key, "score"):
-            self._take(spans, reads)
-            if shared:
-                self._search(spans, reads)
+        self._read(predictor.model, list(self._inputs()), key, "score")
         if encoder is not None and not shared:
-            plain = [(frame, [Lead()]) for frame in frames(len(self._text), encoder.windows)]
-            for spans, reads in self._batches(encoder.model, plain, encoder.key, "search"):
-                self._search(spans, reads)
+            plain = [(frame, Lead()) for frame in frames(len(self._text), encoder.windows)]
+            self._read(encoder.model, plain, encoder.key, "search", only_keys=True)
 
-    def _inputs(self) -> Iterator[tuple[Frame, list[Lead]]]:
+    def _inputs(self) -> Iterator[_Input]:
         leads = self._predictor.leads
         windows = leads.windows if leads else self._predictor.windows
         for frame in frames(len(self._text), windows, segments=leads is not None):
-            yield frame, leads.find(self._text, frame, self._sources) if leads else [Lead()]
+            for lead in leads.find(self._text, frame, self._sources) if leads else [Lead()]:
+                yield frame, lead
 
-    def _batches(
-        self, model: LanguageModel, inputs: list[tuple[Frame, list[Lead]]], key: Key | None, stage: str
-    ) -> Iterator[tuple[list[tuple[Frame, Lead]], list[Read]]]:
-        flat = [(frame, lead) for frame, leads in inputs for lead in leads]
-        longest = max((len(self._row(frame, lead).tokens) for frame, lead in flat), default=0)
-        length = -(-longest // _STEP) * _STEP
-        for at in range(0, len(flat), _BATCH_ROWS):
-            group = flat[at : at + _BATCH_ROWS]
-            rows = [self._row(frame, lead) for frame, lead in group]
-            yield group, read_rows(model, rows, length, key=key)
-            self._advance(stage, at + len(group), len(flat))
+    def _read(
+        self, model: LanguageModel, inputs: list[_Input], key: Key | None, stage: str, *, only_keys: bool = False
+    ) -> None:
+        """Read all inputs, one per core at a time, and search where there are keys."""
+        longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
+        length = min(-(-longest // _STEP) * _STEP, model.context)
+
+        def work(item: _Input) -> tuple[Read, _Found | None]:
+            (read,) = read_rows(model, [self._row(*item)], length, key=key)
+            peaks = self.peaks[self._span(item[0])] if only_keys else read.peaks
+            return read, self._search(item[0], read, peaks) if key else None
+
+        cores = torch.get_num_threads()
+        for at in range(0, len(inputs), cores):
+            some = inputs[at : at + cores]
+            for (frame, lead), (read, found) in zip(some, each_on_a_core(work, some), strict=True):
+                if not only_keys:
+                    self._take(frame, lead, read)
+                if found is not None:
+                    self._note(found)
+            self._advance(stage, at + len(some), len(inputs))
 
     def _row(self, frame: Frame, lead: Lead) -> Row:
         until = min(frame.until, len(self._text))
         tokens = np.concatenate([lead.tokens, self._text[frame.start : until]])
         return Row(tokens, len(lead.tokens) + max(frame.first, 1) - frame.start)
 
-    def _take(self, spans: list[tuple[Frame, Lead]], reads: list[Read]) -> None:
-        for (frame, lead), read in zip(spans, reads, strict=True):
-            span = self._span(frame)
-            self.lm[span] += lead.weight * np.exp(read.logs)
-            self.peaks[span] += lead.weight * read.peaks
+    def _take(self, frame: Frame, lead: Lead, read: Read) -> None:
+        span = self._span(frame)
+        self.lm[span] += lead.weight * np.exp(read.logs)
+        self.peaks[span] += lead.weight * read.peaks
 
     def _span(self, frame: Frame) -> slice:
         return slice(max(frame.first, 1), min(frame.until, len(self._text)))
 
-    def _search(self, spans: list[tuple[Frame, Lead]], reads: list[Read]) -> None:
+    def _search(self, frame: Frame, read: Read, peaks: Floats) -> _Found | None:
+        """The neighbours of the tokens of a frame, as far as they are wanted."""
         settings = self._predictor.settings
-        where = np.concatenate([np.arange(len(self._text))[self._span(frame)] for frame, _ in spans])
-        keys = np.concatenate([read.keys for read in reads])
-        wanted = self.peaks[where] < settings.skip
-        where, keys = where[wanted], keys[wanted]
+        wanted = settings.asks_neighbours(peaks)
+        where = np.arange(len(self._text))[self._span(frame)][wanted]
         if not len(where):
-            return
-        found = self._sources.nearest(keys, settings.k, settings.probes)
-        self.knn[where] = token_mass(found.values, neighbour_weights(found.distances, settings.tau), self._text[where])
-        self.nearest[where] = found.closest
-        if self._watch is not None:
-            self._watch(where, found)
+            return None
+        threads = torch.get_num_threads()
+        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=threads)
+        mass = token_mass(near.values, near.distances, settings.tau, self._text[where])
+        return _Found(where, mass, near.closest, near if self._watch is not None else None)
+
+    def _note(self, found: _Found) -> None:
+        self.knn[found.where] = found.mass
+        self.nearest[found.where] = found.closest
+        if self._watch is not None and found.near is not None:
+            self._watch(found.where, found.near)

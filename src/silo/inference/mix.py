@@ -55,10 +55,25 @@ def _softmax(distances: Any, tau: float, weights: Any) -> None:
             weights[row, at] /= max(total, 1e-300)
 
 
-def token_mass(values: NDArray[np.int64], weights: Floats, tokens: NDArray[np.integer[Any]]) -> Floats:
+def token_mass(
+    values: NDArray[np.int64], distances: NDArray[np.float32], tau: float, tokens: NDArray[np.int64]
+) -> Floats:
     """P_kNN of one token per position: the weight of the neighbours that were followed by it."""
-    mass: Floats = np.where(values == np.asarray(tokens)[:, None], weights, 0.0).sum(axis=1)
+    mass = np.empty(len(tokens))
+    _mass(values, np.ascontiguousarray(distances), tau, tokens, mass)
     return mass
+
+
+@numba.njit(cache=True, nogil=True)
+def _mass(values: Any, distances: Any, tau: float, tokens: Any, mass: Any) -> None:
+    weights = np.empty((1, distances.shape[1]))
+    for row in range(len(tokens)):
+        _softmax(distances[row : row + 1], tau, weights)
+        total = 0.0
+        for at in range(distances.shape[1]):
+            if values[row, at] == tokens[row]:
+                total += weights[0, at]
+        mass[row] = total
 
 
 def add_component(into: Floats, tokens: NDArray[Any], shares: Floats, weight: float) -> None:

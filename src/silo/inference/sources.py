@@ -67,11 +67,12 @@ class Sources:
             raise SiloError("search-missing", f"no store offers {search}")
         return found
 
-    def nearest(self, keys: NDArray[np.float32], k: int, probes: int) -> Nearest:
-        """The nearest rows of all stores."""
+    def nearest(self, keys: NDArray[np.float32], k: int, probes: int, *, threads: int = 0) -> Nearest:
+        """The nearest rows of all stores; `threads` is 0 for all there are."""
         parts, names = [], []
         for at in self._with("knn"):
-            found = self.views[at].search(self.stores[at].tested_tables(), keys, k, self.policy, probes=probes)
+            tables = self.stores[at].tested_tables()
+            found = self.views[at].search(tables, keys, k, self.policy, probes=probes, threads=threads)
             stores = np.full(found.rows.shape, at, dtype=np.int64)
             parts.append(Nearest(stores, found.rows, found.positions, found.values, found.distances))
             names.append(found.names)
