@@ -4,7 +4,8 @@
 
 On validation text, with the stores and settings that benchmarks/methods.py made. A search reads at least `probes` lists
 and goes on until it has seen `rows` times k rows; the perplexity of each pair is compared with reading every list.
-Both defaults come from this table: the cheapest pair that costs less than one percent in every domain.
+Both defaults come from this table: the cheapest pair that costs less than one percent in every domain. A run that was
+stopped goes on with what is missing.
 Writes docs/results/probes.json and probes.md.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from methods import DOMAINS, ROOT, file_of
 from silo.datastore import view
 from silo.evaluation.tune import validation_text
-from silo.files import write_json
+from silo.files import read_json, write_json
 from silo.inference.predictor import open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import load_settings
@@ -41,30 +42,32 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=ROOT / "silo-home")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "probes")
     arguments = parser.parse_args()
-    found = {domain: compared(arguments, domain) for domain in arguments.domains}
-    result = {"model": arguments.model.name, "tokens": arguments.tokens, "limit": LIMIT, "domains": found}
-    write_json(arguments.out.with_suffix(".json"), result)
+    file = arguments.out.with_suffix(".json")
+    result: dict[str, Any] = {"model": arguments.model.name, "tokens": arguments.tokens, "limit": LIMIT, "domains": {}}
+    if file.exists() and {**(before := read_json(file)), "domains": {}} == result:
+        result = before
+    for domain in arguments.domains:
+        for label, perplexity in compared(arguments, domain, result["domains"].setdefault(domain, {})):
+            result["domains"][domain][label] = perplexity
+            write_json(file, result)
     arguments.out.with_suffix(".md").write_text(page(result), encoding="utf-8")
     return 0
 
 
-def compared(arguments: argparse.Namespace, domain: str) -> dict[str, Any]:
-    """Perplexity and seconds of every pair, and of the search that reads all."""
+def compared(arguments: argparse.Namespace, domain: str, known: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """The perplexity of every pair that is not known yet, and of the search that reads all."""
     place = arguments.work / f"{arguments.model.name}-{domain}-{arguments.store_tokens}"
     tuned = load_settings(arguments.home, f"{domain}-{arguments.model.name}", frozenset({"knn"}))
     predictor = open_predictor(arguments.model, [place], method="knn", settings=tuned)
     text = validation_text([file_of(domain, "validation")], predictor.tokenizer, arguments.tokens)
-    found: dict[str, Any] = {}
     for probes, rows in (*PAIRS, (10**6, 0)):
-        view.ROWS_PER_NEIGHBOUR = rows
-        predictor.settings = replace(tuned, probes=probes)
-        begun = time.perf_counter()
-        scored = score_text(predictor, text)
-        seconds = time.perf_counter() - begun
-        loss = -float(scored.logs[scored.counted].mean())
-        found[name(probes, rows)] = {"perplexity": float(np.exp(loss)), "seconds": round(seconds, 2)}
-        print(domain, name(probes, rows), found[name(probes, rows)], flush=True)
-    return found
+        label = name(probes, rows)
+        if label not in known:
+            view.ROWS_PER_NEIGHBOUR = rows
+            predictor.settings = replace(tuned, probes=probes)
+            scored = score_text(predictor, text)
+            yield label, float(np.exp(-scored.logs[scored.counted].mean()))
+            print(domain, label, known[label], flush=True)
 
 
 def name(probes: int, rows: int) -> str:
@@ -84,10 +87,7 @@ def page(result: dict[str, Any]) -> str:
         f"|---|{'---:|' * (len(domains) + 1)}",
     ]
     for label in (name(*pair) for pair in PAIRS):
-        ratios = [
-            result["domains"][domain][label]["perplexity"] / result["domains"][domain]["every list"]["perplexity"]
-            for domain in domains
-        ]
+        ratios = [result["domains"][domain][label] / result["domains"][domain]["every list"] for domain in domains]
         cells = " | ".join(f"{ratio:.4f}" for ratio in ratios)
         lines.append(f"| {label} | {cells} | {'yes' if max(ratios) <= result['limit'] else 'no'} |")
     return "\n".join([*lines, ""])
