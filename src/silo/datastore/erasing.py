@@ -193,7 +193,7 @@ def _checks(store: Store, before: Generation, after: Generation, work: _Work, ex
 def _unshared(traces: Traces, view: View) -> Traces:
     """Without those that are names (owners, licences and the like) of documents that stay: files rightly hold them."""
     names = {name for bucket in view.buckets for held in bucket.names.values() for name in held}
-    return Traces(traces.windows - traces.matches(canonical_json(sorted(names))))
+    return traces.not_in([canonical_json(sorted(names))])
 
 
 def _recomputed(bucket: Bucket, before: Generation, after: Generation) -> Digest:

@@ -5,6 +5,8 @@ its codes and its id, in the bytes of files and in every zstd or gzip stream ins
 stay have as well (a licence header, a common code) prove nothing and are left out.
 """
 
+# mypy: disallow-untyped-decorators=False
+
 from __future__ import annotations
 
 import json
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numba
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
@@ -23,9 +26,6 @@ WINDOW = 16
 MOST_WINDOWS = 1 << 14
 """Windows taken of one form of one document, evenly spread over it."""
 
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
-_TABLE_BITS = 20
-_BLOCK = 1 << 22
 _ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08"
 _LARGEST_UNPACKED = 1 << 28
 
@@ -40,13 +40,13 @@ def forms(part: Part) -> Iterator[bytes]:
 
 
 class Traces:
-    """The windows that must not be found, behind a table of hashes of their first eight bytes."""
+    """The windows that must not be found, in a hash table."""
 
     def __init__(self, windows: Iterable[bytes]) -> None:
-        self.windows = frozenset(windows)
-        heads = np.frombuffer(b"".join(window[:8] for window in self.windows), dtype="<u8")
-        self._table = np.zeros(1 << _TABLE_BITS, dtype=np.bool_)
-        self._table[_hashes(heads)] = True
+        self.windows = sorted(set(windows))
+        self._halves = np.frombuffer(b"".join(self.windows), dtype="<u8").reshape(-1, 2)
+        self._table = np.full(1 << max(4, (4 * len(self.windows)).bit_length()), -1, dtype=np.int64)
+        _enter(self._halves, self._table)
 
     @classmethod
     def of(cls, parts: Iterable[Part], more: Iterable[bytes] = ()) -> Traces:
@@ -59,22 +59,29 @@ class Traces:
 
     def without(self, kept: Iterable[Part]) -> Traces:
         """Those that documents which stay do not have, neither in their text nor in the rest of their records."""
-        held = (form for part in kept for form in (*forms(part), unpack(part.frame)))
-        shared = {window for form in held for window in self.matches(form)}
-        return Traces(self.windows - shared)
+        return self.not_in(form for part in kept for form in (*forms(part), unpack(part.frame)))
 
-    def matches(self, data: bytes) -> set[bytes]:
-        """The windows that occur in some bytes."""
-        found: set[bytes] = set()
-        for first in range(0, len(data), _BLOCK):
-            block = data[first : first + _BLOCK + WINDOW - 1]
-            for shift in range(min(8, len(block))):
-                heads = np.frombuffer(block, dtype="<u8", count=(len(block) - shift) // 8, offset=shift)
-                for row in np.flatnonzero(self._table[_hashes(heads)]):
-                    at = shift + 8 * int(row)
-                    if (window := block[at : at + WINDOW]) in self.windows:
-                        found.add(window)
-        return found
+    def not_in(self, forms: Iterable[bytes]) -> Traces:
+        """Those that occur in none of some bytes."""
+        shared = np.zeros(len(self), dtype=np.bool_)
+        for form in forms:
+            self._look(form, shared)
+        return Traces(window for window, held in zip(self.windows, shared, strict=True) if not held)
+
+    def in_any(self, forms: Iterable[bytes]) -> bool:
+        """Whether one of them occurs in some bytes."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        for form in forms:
+            self._look(form, found)
+            if found.any():
+                return True
+        return False
+
+    def _look(self, data: bytes, found: NDArray[np.bool_]) -> None:
+        """Mark the windows that occur in some bytes."""
+        for shift in range(min(8, len(data) - WINDOW + 1)):
+            words = np.frombuffer(data, dtype="<u8", count=(len(data) - shift) // 8, offset=shift)
+            _find(words, self._halves, self._table, found)
 
 
 def _windows(data: bytes) -> Iterator[bytes]:
@@ -82,9 +89,34 @@ def _windows(data: bytes) -> Iterator[bytes]:
     return (data[at : at + WINDOW] for at in range(0, len(data) - WINDOW + 1, step))
 
 
-def _hashes(heads: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    mixed: NDArray[np.uint64] = (heads * _MIXER) >> np.uint64(64 - _TABLE_BITS)
-    return mixed
+@numba.njit(cache=True, nogil=True)
+def _slot(first: np.uint64, second: np.uint64, table: NDArray[np.int64]) -> np.uint64:
+    mixed = (first * np.uint64(0x9E3779B97F4A7C15) ^ second) * np.uint64(0xC2B2AE3D27D4EB4F)
+    return (mixed >> np.uint64(32)) & np.uint64(len(table) - 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _enter(halves: NDArray[np.uint64], table: NDArray[np.int64]) -> None:
+    for number in range(len(halves)):
+        slot = _slot(halves[number, 0], halves[number, 1], table)
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & np.uint64(len(table) - 1)
+        table[slot] = number
+
+
+@numba.njit(cache=True, nogil=True)
+def _find(
+    words: NDArray[np.uint64], halves: NDArray[np.uint64], table: NDArray[np.int64], found: NDArray[np.bool_]
+) -> None:
+    """Mark the windows that two words in a row make."""
+    for at in range(len(words) - 1):
+        slot = _slot(words[at], words[at + 1], table)
+        while table[slot] >= 0:
+            number = table[slot]
+            if halves[number, 0] == words[at] and halves[number, 1] == words[at + 1]:
+                found[number] = True
+                break
+            slot = (slot + np.uint64(1)) & np.uint64(len(table) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +135,7 @@ def scan(paths: Iterable[Path], traces: Traces) -> Scan:
     for path in sorted({file for place in paths for file in _files(place)}):
         data = path.read_bytes()
         files, size = files + 1, size + len(data)
-        if any(traces.matches(form) for form in _unpacked(data)):
+        if traces.in_any(_unpacked(data)):
             hits.append(path.name)
     return Scan(files, size, tuple(hits))
 
