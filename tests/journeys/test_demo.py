@@ -74,14 +74,16 @@ def test_a_second_run_puts_the_owner_back_and_trains_nothing(found: Findings, ho
 def test_a_folder_becomes_attributed_text_in_one_command(
     found: Findings, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = home / "mine"
+    folder = home / "mine [1]"
     folder.mkdir()
+    (folder / "noise.txt").write_bytes(bytes(range(256)) * 20)
     (folder / "note.txt").write_text("the boat goes over the water and the boat goes home again", encoding="utf-8")
     model = str(home / "home" / "models" / "demo")
     command = ["quickstart", str(folder), "--model", model, "--prompt", "the boat goes over the", "--json", "--quiet"]
     assert main(command) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["added"] == 1
+    assert [item["where"].rpartition("/")[2] for item in answer["quarantined_records"]] == ["noise.txt"]
     assert any(token["lm_share"] < 1 for token in answer["tokens"])
     assert main([*command[:2], "--model", str(home / "nowhere"), "--json"]) == 3
     capsys.readouterr()

@@ -77,15 +77,19 @@ def _quickstart(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder)
     place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
     with show.progress(quiet=arguments.quiet) as advance:
-        added = fill_from_folder(
+        added, unreadable = fill_from_folder(
             folder, Path(arguments.model), place, owner=arguments.owner, license=arguments.license, advance=advance
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
+    for item in unreadable:
+        show.say(f"not read: {item.where} ({item.code})", quiet=arguments.quiet)
     session = open_session(arguments.model, place, threads=1)
     prompt = arguments.prompt or first_words(session.predictor.stores[0])
     answer = session.answer(prompt, max_tokens=arguments.max_tokens)
     if arguments.json:
-        show.print_json({"store": str(place), "added": added.added, "prompt": prompt, **answer.as_json()})
+        left_out = [item.as_json() for item in unreadable]
+        filled = {"store": str(place), "added": added.added, "quarantined_records": left_out}
+        show.print_json({**filled, "prompt": prompt, **answer.as_json()})
     else:
         Painter().show(answer)
     return 0

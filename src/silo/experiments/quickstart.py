@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from silo.corpus.stages import judged
@@ -12,15 +14,16 @@ from silo.errors import SiloError
 from silo.inference.codec import FOLDER
 from silo.inference.stores import create_store, open_store
 from silo.recipe import SourceRecipe
-from silo.records import Document
+from silo.records import Document, Quarantined
 
 
 def fill_from_folder(
     folder: Path, model: Path, place: Path, *, owner: str = "", license: str = "", advance: Advance = lambda *_: None
-) -> Added:
+) -> tuple[Added, list[Quarantined]]:
     """Make a store for a model, or take the one that is there, and put a folder's files in.
 
-    A model without a codec gets a store with exact matches and passages, which need none.
+    Returns what became of the documents, and what could not be read. A model without a codec gets a store with exact
+    matches and passages, which need none.
     """
     if not folder.is_dir():
         raise SiloError("input-missing", f"there is no folder {folder}")
@@ -29,12 +32,22 @@ def fill_from_folder(
         store = open_store(place, model, encoding=True)
     else:
         store = create_store(place, model, searches=searches)
-    source = SourceRecipe("folder", (str(folder.absolute()),), owner=owner, license=license)
-    added = store.add((item for item in judged(source, folder) if isinstance(item, Document)), advance=advance)
+    source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
+    unreadable: list[Quarantined] = []
+    added = store.add(_documents(judged(source, folder), unreadable), advance=advance)
     store.close()
     if not added.added and not added.unchanged:
-        raise SiloError("input-empty", f"{folder} has no text that may be stored")
-    return added
+        why = [f"{item.code}: {item.where}" for item in unreadable[:1]] + [item.detail for item in added.refusals[:1]]
+        raise SiloError("input-empty", f"{folder} has no text that may be stored", "; ".join(why))
+    return added, unreadable
+
+
+def _documents(items: Iterable[Document | Quarantined], unreadable: list[Quarantined]) -> Iterator[Document]:
+    for item in items:
+        if isinstance(item, Document):
+            yield item
+        else:
+            unreadable.append(item)
 
 
 def first_words(store: Store) -> str:
