@@ -118,3 +118,23 @@ def test_errors_of_the_store_have_their_own_status(model: Path, tmp_path: Path, 
     manifest = Path(path) / "data" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b"knn", b"kNN"))
     assert run("store", "stats", path, status=4)["error"]["code"] == "store-damaged"
+
+
+def test_people_are_told_what_did_not_happen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, lines = str(tmp_path / "s"), tmp_path / "bad.jsonl"
+    lines.write_text("no json\n" * 7)
+    assert main(["store", "create", store, "--model", str(model)]) == 0
+    assert main(["store", "add", store, "--jsonl", str(lines)]) == 0
+    told = capsys.readouterr().err
+    assert told.count("not added: ") == 6
+    assert "2 more" in told
+    assert main(["store", "erase", store, "--document", "mistyped"]) == 0
+    assert "nothing was erased" in capsys.readouterr().err
+    assert main(["generate", "x", "--model", str(model), "--store", store, "--max-tokens", "2"]) == 0
+    assert "no documents" in capsys.readouterr().err
+
+
+def test_a_folder_without_text_leaves_no_store(model: Path, tmp_path: Path, run: Any) -> None:
+    (tmp_path / "mine").mkdir()
+    assert run("quickstart", str(tmp_path / "mine"), "--model", str(model), status=3)["error"]["code"] == "input-empty"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -81,8 +81,7 @@ def _quickstart(arguments: argparse.Namespace) -> int:
             folder, Path(arguments.model), place, owner=arguments.owner, license=arguments.license, advance=advance
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
-    for item in unreadable:
-        show.say(f"not read: {item.where} ({item.code})", quiet=arguments.quiet)
+    show.some("not read: ", [f"{item.where} ({item.code})" for item in unreadable], quiet=arguments.quiet)
     session = open_session(arguments.model, place, threads=1)
     prompt = arguments.prompt or first_words(session.predictor.stores[0])
     answer = session.answer(prompt, max_tokens=arguments.max_tokens)

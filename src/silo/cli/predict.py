@@ -49,7 +49,7 @@ def open_predictor(arguments: argparse.Namespace, *, threads: int | None = None)
     from silo.inference.policy import parse_policy
     from silo.inference.predictor import open_predictor as opened
 
-    return opened(
+    predictor = opened(
         arguments.model,
         arguments.store,
         method=arguments.method,
@@ -58,6 +58,9 @@ def open_predictor(arguments: argparse.Namespace, *, threads: int | None = None)
         encoder=arguments.encoder,
         threads=threads,
     )
+    if predictor.stores and all(next(store.documents(), None) is None for store in predictor.stores):
+        show.say("the stores hold no documents: this is the language model alone", quiet=arguments.quiet)
+    return predictor
 
 
 def _settings(arguments: argparse.Namespace, method: frozenset[str]) -> Settings:

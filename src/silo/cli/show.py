@@ -61,6 +61,14 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr)
 
 
+def some(before: str, lines: Sequence[str], *, quiet: bool = False, most: int = 5) -> None:
+    """The first lines of talk, and how many more there would be."""
+    for line in lines[:most]:
+        say(before + line, quiet=quiet)
+    if len(lines) > most:
+        say(f"{before}{len(lines) - most:,} more, which --json lists", quiet=quiet)
+
+
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Advance]:
     """Bars with an ETA, one per stage."""

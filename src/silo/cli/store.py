@@ -109,6 +109,9 @@ def _add(arguments: argparse.Namespace) -> int:
         show.print_json({**found, "rejected_documents": rejected, "quarantined_records": quarantined})
     else:
         show.facts(f"added to {arguments.path}", found, as_json=False)
+        left_out = [f"{item['where']} ({item['code']})" for item in quarantined]
+        left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
+        show.some("not added: ", left_out, quiet=arguments.quiet)
     return 0
 
 
@@ -246,6 +249,8 @@ def _erase(arguments: argparse.Namespace) -> int:
         "copies": [copy.as_json() for copy in done.copies],
         "digest": store.digest(),
     }
+    if not done.documents:
+        show.say("no document of the store is meant by that: nothing was erased; `silo store list` shows what is there")
     if arguments.json:
         show.print_json({**found, "salts": done.salts})
         return 0

@@ -11,6 +11,7 @@ from silo.corpus.units import Advance
 from silo.datastore.adding import Added
 from silo.datastore.store import Store
 from silo.errors import SiloError
+from silo.files import remove_tree
 from silo.inference.codec import FOLDER
 from silo.inference.stores import create_store, open_store
 from silo.recipe import SourceRecipe
@@ -28,14 +29,17 @@ def fill_from_folder(
     if not folder.is_dir():
         raise SiloError("input-missing", f"there is no folder {folder}")
     searches = ("knn", "ngram", "bm25") if (model / FOLDER).is_dir() else ("ngram", "bm25")
-    if (place / "data").exists():
-        store = open_store(place, model, encoding=True)
-    else:
-        store = create_store(place, model, searches=searches)
+    fresh = not (place / "data").exists()
+    store = create_store(place, model, searches=searches) if fresh else open_store(place, model, encoding=True)
     source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
     unreadable: list[Quarantined] = []
-    added = store.add(_documents(judged(source, folder), unreadable), advance=advance)
-    store.close()
+    try:
+        added = store.add(_documents(judged(source, folder), unreadable), advance=advance)
+    finally:
+        empty = fresh and next(store.documents(), None) is None
+        store.close()
+        if empty:
+            remove_tree(place)
     if not added.added and not added.unchanged:
         why = [f"{item.code}: {item.where}" for item in unreadable[:1]] + [item.detail for item in added.refusals[:1]]
         raise SiloError("input-empty", f"{folder} has no text that may be stored", "; ".join(why))
