@@ -40,6 +40,7 @@ from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
 from silo.lm.scoring import Windows, merged_stream
 from silo.records import Candidate
+from store import documents
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"
@@ -152,13 +153,12 @@ def large(arguments: argparse.Namespace) -> dict[str, Any]:
         save_model(network, arguments.model / "tokenizer.json", place / "model", {"origin": "random"})
         model = LanguageModel.open(place / "model")
         encoder = DocumentEncoder(model)
-        texts = [one.text for one in read_evaluation(DATA / f"{arguments.domain}.train.jsonl.zst")]
-        ids = small.tokenizer.encode(texts[:60])
-        sample = np.concatenate(list(encoder.keys(ids)))[:20_000]
+        texts = [document.text for document in documents([arguments.domain], 1_000_000)]
+        sample = np.concatenate(list(encoder.keys([small.tokenizer.encode([" ".join(texts[:20])])[0][:8192]])))
         store = Store.create(
             place / "store",
             RandomKeys(encoder, sample),
-            codec=Codec.learn(sample, CodecSettings(rotation="pca", dimensions=128, lists=1024)),
+            codec=Codec.learn(sample, CodecSettings(rotation="pca", dimensions=128, lists=512)),
             tokenizer_file=place / "model" / "tokenizer.json",
             searches=("knn", "ngram"),
         )
