@@ -27,7 +27,7 @@ from silo.corpus.evaluation import read_evaluation
 from silo.corpus.stages import judged
 from silo.datastore.selection import Selector
 from silo.datastore.store import PROBES, Store
-from silo.files import MANIFEST, remove_tree, write_json
+from silo.files import MANIFEST, read_json, remove_tree, write_json
 from silo.inference.stores import create_store, open_store
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
@@ -130,12 +130,15 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
-    """The store with all documents; a second run finds it there."""
+    """The store with all documents; a second run finds it there and keeps the figures of the first."""
     place = arguments.work / f"{arguments.model.name}-{arguments.tokens}"
     place.parent.mkdir(parents=True, exist_ok=True)
     store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, arguments.model)
     begun, worked = time.perf_counter(), time.process_time()
     added = store.add(documents(arguments.domains, arguments.tokens), advance=show)
+    if not added.added and arguments.out.with_suffix(".json").exists():
+        result["build"] = read_json(arguments.out.with_suffix(".json"))["build"]
+        return store
     result["build"] = {
         "seconds": round(time.perf_counter() - begun, 1),
         "processor_seconds": round(time.process_time() - worked, 1),

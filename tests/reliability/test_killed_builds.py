@@ -77,11 +77,12 @@ def test_a_killed_build_resumes_and_ends_with_the_same_bytes(tmp_path: Path) -> 
             process.communicate()
             if (out / "manifest.json").exists():
                 assert _tree(out) == expected
-        _finish(files, out)
+        seconds = min(seconds, _finish(files, out))
         assert _tree(out) == expected
         assert not out.with_name(out.name + ".building").exists()
         if made >= KILLS:
             break
+    print(f"proven kills {made}, differences 0")
     assert made >= KILLS, f"only {made} kills hit a running build"
 
 
