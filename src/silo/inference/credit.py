@@ -4,12 +4,15 @@ Shares are multiples of 2**-40, so that adding them in any order is exact. Addit
 matches. A passage put before the text (RIC) acts through the language model: it is named as `context` with share 0.
 """
 
+# mypy: disallow-untyped-decorators=False
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from silo.datastore.view import Facts
@@ -84,12 +87,25 @@ def _shares(mass: Sequence[tuple[Ints, Floats]], probability: float) -> Iterator
     """Every document once, with its share in whole units, rounded down; those without a unit are left out."""
     if not mass:
         return
-    places, where = np.unique(np.concatenate([places for places, _ in mass]), return_inverse=True)
-    held = np.bincount(where, weights=np.concatenate([parts for _, parts in mass]))
+    places, held = _added_up(*(np.concatenate(column) for column in zip(*mass, strict=True)))
     shares = np.floor(held / probability / _UNIT) * _UNIT
     some = shares > 0
     for place, share in zip(places[some].tolist(), shares[some].tolist(), strict=True):
         yield place >> _ROW_BITS, place & ((1 << _ROW_BITS) - 1), share
+
+
+@numba.njit(cache=True, nogil=True)
+def _added_up(places: Ints, parts: Floats) -> tuple[Ints, Floats]:
+    """The different places, ascending, and the sum of the parts of each, in the order they are given."""
+    order = np.argsort(places, kind="mergesort")
+    found, sums = np.empty_like(places), np.zeros_like(parts)
+    made = 0
+    for at in order:
+        if made == 0 or found[made - 1] != places[at]:
+            found[made] = places[at]
+            made += 1
+        sums[made - 1] += parts[at]
+    return found[:made], sums[:made]
 
 
 def _document_mass(prediction: Prediction, token: int, sources: Sources) -> list[tuple[Ints, Floats]]:
