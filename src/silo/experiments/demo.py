@@ -52,17 +52,17 @@ Talk = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything; the defaults take about five minutes on two cores."""
+    """How much of everything; the defaults take about six minutes on two cores."""
 
     vocabulary: int = 4096
     context: int = 256
-    train_tokens: int = 560_000
+    train_tokens: int = 460_000
     codec_keys: int = 60_000
     codec_lists: int = 1024
     store_tokens: int = 350_000
     owner_tokens: int = 120_000
-    tuning_tokens: int = 12_000
-    test_tokens: int = 12_000
+    tuning_tokens: int = 10_000
+    test_tokens: int = 9_000
     written_tokens: int = 90
 
 
