@@ -64,7 +64,7 @@ def shown(home: Path, place: Path, prompt: str) -> list[str]:
         "Model and store of `silo demo`, greedy, written by `benchmarks/shown.py`. All three come from one process,",
         "the first and the last from one opened session.",
         "",
-        "```python",
+        "```text",
         *prompt.splitlines(),
         "```",
         "",
@@ -89,7 +89,7 @@ def section(title: str, answer: Answer) -> list[str]:
     return [
         f"## {title}",
         "",
-        "```python",
+        "```text",
         *answer.text.splitlines(),
         "```",
         "",

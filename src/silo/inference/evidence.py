@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import Ids
@@ -22,7 +21,7 @@ from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predictor import Predictor
 from silo.inference.settings import ORDERS, Seen, Settings
 from silo.inference.sources import Nearest, Sources
-from silo.lm.cores import each_on_a_core
+from silo.lm.cores import cores, each_on_a_core
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
 
@@ -132,9 +131,9 @@ class _Passes:
             peaks = self.peaks[self._span(item[0])] if only_keys else read.peaks
             return read, self._search(item[0], read, peaks) if key else None
 
-        cores = torch.get_num_threads()
-        for at in range(0, len(inputs), cores):
-            some = inputs[at : at + cores]
+        count = cores()
+        for at in range(0, len(inputs), count):
+            some = inputs[at : at + count]
             for (frame, lead), (read, found) in zip(some, each_on_a_core(work, some), strict=True):
                 if not only_keys:
                     self._take(frame, lead, read)
@@ -162,8 +161,7 @@ class _Passes:
         where = np.arange(len(self._text))[self._span(frame)][wanted]
         if not len(where):
             return None
-        threads = torch.get_num_threads()
-        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=threads)
+        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=cores())
         mass = token_mass(near.values, near.distances, settings.tau, self._text[where])
         return _Found(where, mass, near.closest, near if self._watch is not None else None)
 

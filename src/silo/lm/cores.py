@@ -16,10 +16,15 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
+def cores() -> int:
+    """How many cores this thread may use."""
+    return torch.get_num_threads()
+
+
 def each_on_a_core(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
     """The results of all pieces, in their order, as many at a time as this thread may use cores; one piece gets all."""
-    cores = torch.get_num_threads()
-    if cores == 1 or len(pieces) == 1:
+    count = cores()
+    if count == 1 or len(pieces) == 1:
         return [work(piece) for piece in pieces]
-    with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return list(pool.map(work, pieces))

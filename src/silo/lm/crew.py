@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from silo.lm.cores import each_on_a_core
+from silo.lm.cores import cores, each_on_a_core
 
 Batch = tuple[torch.Tensor, float]
 """Rows of tokens, and the weight of their mean loss."""
@@ -33,7 +33,7 @@ class Crew:
     @property
     def cores(self) -> int:
         """How many batches this process works on at a time; several processes take one each."""
-        return 1 if self._accelerator else torch.get_num_threads()
+        return 1 if self._accelerator else cores()
 
     def wait(self) -> None:
         if self._accelerator:
