@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from silo.corpus.evaluation import read_evaluation
-from silo.corpus.stages import judged
+from silo.corpus.stages import read_documents
 from silo.datastore.selection import Selector
 from silo.datastore.store import PROBES, Store
 from silo.files import MANIFEST, read_json, remove_tree, write_json
@@ -85,12 +85,11 @@ def documents(domains: list[str], tokens: int) -> Iterator[Document]:
     room = {domain: tokens / len(domains) * 3.4 if tokens else float("inf") for domain in domains}
     for domain in domains:
         recipe = SourceRecipe("jsonl", (str(DATA / f"{domain}.train.jsonl.zst"),))
-        for item in judged(recipe, DATA):
+        for document in read_documents(recipe, DATA, []):
             if room[domain] <= 0:
                 break
-            if isinstance(item, Document):
-                room[domain] -= len(item.text)
-                yield item
+            room[domain] -= len(document.text)
+            yield document
 
 
 def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from silo.corpus.stages import judged
+from silo.corpus.stages import read_documents
 from silo.datastore.codec import Codec, CodecSettings
 from silo.datastore.selection import Policy, Selector
 from silo.datastore.store import Store
@@ -119,7 +119,7 @@ def test_no_history_of_real_documents_shows(shared: Path, tmp_path: Path, monkey
     pool = []
     for domain in ("clinical_notes", "enron_emails", "imdb_reviews", "code_copyleft"):
         source = SourceRecipe("jsonl", (str(shared / "data" / f"{domain}.validation.jsonl.zst"),))
-        short = (item for item in judged(source, shared) if isinstance(item, Document) and len(item.text) < 4000)
+        short = (item for item in read_documents(source, shared, []) if len(item.text) < 4000)
         pool += [replace(item, owner=domain) for item in itertools.islice(short, 8)]
     histories = max(2, HISTORIES // 10)
     for seed in range(histories):

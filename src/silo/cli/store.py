@@ -15,7 +15,7 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.datastore.selection import Selector
     from silo.recipe import SourceRecipe
-    from silo.records import Document
+    from silo.records import Document, Quarantined
 
 _LISTED = 20
 _SELECTORS = {
@@ -91,7 +91,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
     sources, base = _sources(arguments)
     store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
-    quarantined: list[dict[str, Any]] = []
+    quarantined: list[Quarantined] = []
     with show.progress(quiet=arguments.quiet) as advance:
         done = store.add(_documents(sources, base, store.root / ADDING, quarantined), advance=advance)
     found: dict[str, Any] = {
@@ -106,10 +106,11 @@ def _add(arguments: argparse.Namespace) -> int:
     }
     if arguments.json:
         rejected = [asdict(item) for item in done.refusals]
-        show.print_json({**found, "rejected_documents": rejected, "quarantined_records": quarantined})
+        unread = [item.as_json() for item in quarantined]
+        show.print_json({**found, "rejected_documents": rejected, "quarantined_records": unread})
     else:
         show.facts(f"added to {arguments.path}", found, as_json=False)
-        left_out = [f"{item['where']} ({item['code']})" for item in quarantined]
+        left_out = [f"{item.where} ({item.code})" for item in quarantined]
         left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
         show.some("not added: ", left_out, quiet=arguments.quiet)
     return 0
@@ -131,7 +132,7 @@ def _sources(arguments: argparse.Namespace) -> tuple[list[SourceRecipe], Path]:
 
 
 def _documents(
-    sources: list[SourceRecipe], base: Path, adding: Path, quarantined: list[dict[str, Any]]
+    sources: list[SourceRecipe], base: Path, adding: Path, quarantined: list[Quarantined]
 ) -> Iterator[Document]:
     """Every readable record with its verdict; unreadable ones are noted and left out.
 
@@ -139,8 +140,7 @@ def _documents(
     """
     from dataclasses import replace
 
-    from silo.corpus.stages import judged
-    from silo.records import Document
+    from silo.corpus.stages import read_documents
 
     for source in sources:
         if source.kind == "jsonl" and "-" in source.paths:
@@ -149,11 +149,7 @@ def _documents(
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == "-" else path for path in source.paths))
-        for item in judged(source, base):
-            if isinstance(item, Document):
-                yield item
-            else:
-                quarantined.append(item.as_json())
+        yield from read_documents(source, base, quarantined)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

@@ -81,12 +81,15 @@ def read_part(part: Part, directory: str, limits: Limits) -> dict[str, Any]:
     }
 
 
-def judged(source: SourceRecipe, base: Path) -> Iterator[Document | Quarantined]:
-    """Every record of a source, with its verdict or with why it could not be read."""
+def read_documents(source: SourceRecipe, base: Path, unreadable: list[Quarantined]) -> Iterator[Document]:
+    """Every record of a source that can be read, with its verdict; the others are noted."""
     deny = tuple(map(Right, source.deny))
     for part in plan(source, base):
         for item in read(part, Limits()):
-            yield judge(item, deny) if isinstance(item, Candidate) else item
+            if isinstance(item, Candidate):
+                yield judge(item, deny)
+            else:
+                unreadable.append(item)
 
 
 def judge(found: Candidate, deny: tuple[Right, ...] = ()) -> Document:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from silo.corpus.stages import judged
+from silo.corpus.stages import read_documents
 from silo.corpus.units import Advance
 from silo.datastore.adding import Added
 from silo.datastore.store import Store
@@ -15,7 +14,7 @@ from silo.files import remove_tree
 from silo.inference.codec import FOLDER
 from silo.inference.stores import create_store, open_store
 from silo.recipe import SourceRecipe
-from silo.records import Document, Quarantined
+from silo.records import Quarantined
 
 
 def fill_from_folder(
@@ -34,7 +33,7 @@ def fill_from_folder(
     source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
     unreadable: list[Quarantined] = []
     try:
-        added = store.add(_documents(judged(source, folder), unreadable), advance=advance)
+        added = store.add(read_documents(source, folder, unreadable), advance=advance)
     finally:
         empty = fresh and next(store.documents(), None) is None
         store.close()
@@ -44,14 +43,6 @@ def fill_from_folder(
         why = [f"{item.code}: {item.where}" for item in unreadable[:1]] + [item.detail for item in added.refusals[:1]]
         raise SiloError("input-empty", f"{folder} has no text that may be stored", "; ".join(why))
     return added, unreadable
-
-
-def _documents(items: Iterable[Document | Quarantined], unreadable: list[Quarantined]) -> Iterator[Document]:
-    for item in items:
-        if isinstance(item, Document):
-            yield item
-        else:
-            unreadable.append(item)
 
 
 def first_words(store: Store) -> str:

@@ -27,7 +27,7 @@ from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
 from silo.lm.checkpoint import State, load_weights, resume, save_checkpoint, save_weights
-from silo.lm.crew import Crew
+from silo.lm.crew import Batch, Crew
 from silo.lm.curve import curve_json, curve_png
 from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_rows
 from silo.lm.loss import Objective
@@ -295,7 +295,7 @@ def _step(run: _Run) -> float:
     return mean
 
 
-def _batches(run: _Run) -> Iterator[tuple[torch.Tensor, float]]:
+def _batches(run: _Run) -> Iterator[Batch]:
     """The rows of this process in this step, in small batches, each with its share of the whole."""
     shape = run.shape
     mine = shape.per_step // run.crew.world
