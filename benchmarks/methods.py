@@ -167,7 +167,7 @@ def _example(
 
     prediction = reader.predict(text.ids[begin:at], sources)
     (near,) = top_neighbours(prediction, sources, predictor.tokenizer, 1)
-    facts = sources.views[0].facts(int(prediction.nearest.rows[0, 0]))
+    facts = sources.views[0].facts[int(prediction.nearest.rows[0, 0])]
     token = int(text.ids[at])
     return {
         "domain": domain,

@@ -98,9 +98,9 @@ def test_each_kind_of_key_has_its_own_fingerprint(model: Path) -> None:
 
 def test_a_model_knows_the_key_of_its_codec(model: Path, corpus: Corpus) -> None:
     assert codec_key(model) == "final"
-    learn_codec(model, corpus, SMALL, keys=3000, key="ffn")
-    assert codec_key(model) == "ffn"
     learn_codec(model, corpus, SMALL, keys=3000)
+    assert codec_key(model) == "ffn"
+    learn_codec(model, corpus, SMALL, keys=3000, key="final")
     assert codec_key(model) == "final"
     (model / "manifest.json").unlink()
     assert codec_key(model) == "final"

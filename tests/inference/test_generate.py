@@ -108,6 +108,19 @@ def test_an_erased_document_is_gone_from_the_next_token_on(place: Path, tmp_path
         assert not any(item.external_id == "law" for step in steps for item in step.credits)
 
 
+def test_credits_outlive_the_generation_they_come_from(place: Path, tmp_path: Path) -> None:
+    """What was owed can be read after an erasure, which does not wait for it."""
+    make_store(tmp_path / "store", place / "model").close()
+    chosen = Settings(k=20, tau=20.0).with_values(lam=0.6)
+    predictor = open_predictor(place / "model", [tmp_path / "store"], method="knn+ngram", settings=chosen)
+    first = next(generate(predictor, "The licensee shall not copy the", Wish(10)))
+    done = open_store(tmp_path / "store").erase(Selector(document="law"))
+    assert done.documents
+    assert "law" in {item.external_id for item in first.credits}
+    assert first.credits.largest == first.credits[0]
+    assert len(first.credits) == len(list(first.credits))
+
+
 def test_neighbours_show_the_text_around_them(place: Path) -> None:
     (step,) = run(opened(place, "knn"), "The quick brown f", 1, neighbours=3)
     assert len(step.neighbours) == 3

@@ -169,9 +169,12 @@ def test_a_key_the_network_does_not_have_is_refused(saved: Path, tokenizer_file:
     shape: dict[str, Any] = {"vocab_size": 260, "hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64}
     config = OPTConfig(**shape, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
     save_model(OPTForCausalLM(config), tokenizer_file, tmp_path / "opt", {})  # type: ignore[no-untyped-call]
+    model = LanguageModel.open(tmp_path / "opt")
     with pytest.raises(SiloError, match="not offered for the architecture opt") as caught:
-        LanguageModel.open(tmp_path / "opt").states(IDS, "ffn")
+        model.states(IDS, "ffn")
     assert caught.value.code == "usage"
+    assert model.usual_key() == "final"
+    assert LanguageModel.open(saved).usual_key() == "ffn"
     unknown: Any = "middle"
     with pytest.raises(SiloError, match="not 'middle'") as caught:
         LanguageModel.open(saved).states(IDS, unknown)

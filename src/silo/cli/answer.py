@@ -48,18 +48,17 @@ class Painter:
     def summary(self, answer: Answer) -> None:
         """Who contributed how much, and what is owed for it."""
         self._console.print("\n")
-        facts = {item.document: item for step in answer.tokens for item in step.credits}
         rows = [["the language model", "", "", f"{answer.lm_share:.1%}"]]
-        shares = answer.shares()
-        for name, share in shares[:_SHOWN]:
-            item = facts[name]
-            rows.append([item.external_id or name, item.owner, item.license, f"{share:.1%}"])
-        rest = sum(share for _, share in shares[_SHOWN:])
+        held = [item for item in answer.documents if not item.context]
+        for item in held[:_SHOWN]:
+            share = item.share / len(answer.tokens)
+            rows.append([item.external_id or item.document, item.owner, item.license, f"{share:.1%}"])
+        rest = sum(item.share for item in held[_SHOWN:]) / max(1, len(answer.tokens))
         if rest:
-            rows.append([f"{len(shares) - _SHOWN} more documents", "", "", f"{rest:.1%}"])
+            rows.append([f"{len(held) - _SHOWN} more documents", "", "", f"{rest:.1%}"])
         rows += [
-            [f"{item.external_id or name} (in context)", item.owner, item.license, ""]
-            for name, item in facts.items()
+            [f"{item.external_id or item.document} (in context)", item.owner, item.license, ""]
+            for item in answer.documents
             if item.context
         ]
         show.table(f"ended by {answer.finish_reason}", ("document", "owner", "licence", "share"), rows)

@@ -3,8 +3,8 @@
 The bytes are a function of the documents and the configuration alone: nothing in them is dated, counted up or ordered
 by arrival. A file is a magic, the length of a canonical JSON header, the header (names of owners and the like, and the
 place, dtype and shape of each section), then the sections, each aligned to 64 bytes. Sections: `index` (one `ENTRY`
-per document, by id), `records` (one zstd frame of canonical JSON per document), `tokens`, and for each search what
-it reads. docs/formats.md lists them all. Its checksum is in the store's manifest.
+per document, by id), `external_ids`, `records` (one zstd frame of canonical JSON per document), `tokens`, and for each
+search what it reads. docs/formats.md lists them all. Its checksum is in the store's manifest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from silo.records import Document
 
 T = TypeVar("T")
 
-MAGIC = b"silobkt2"
+MAGIC = b"silobkt3"
 _ALIGN = 64
 _LEVEL = 3
 
@@ -118,9 +118,16 @@ def assemble(parts: Sequence[Part], sections: Mapping[str, NDArray[Any]]) -> lis
         record_at += len(part.frame)
     frames = np.frombuffer(b"".join(part.frame for part in parts), dtype=np.uint8)
     digest = Digest.of(part.element for part in parts)
-    state = np.frombuffer(digest.as_bytes(), dtype=np.uint8)
-    tokens = np.concatenate([part.tokens for part in parts])
-    return _pieces(names, {"index": index, "records": frames, "digest": state, "tokens": tokens, **sections})
+    external = [record["external_id"].encode() for record in records]
+    common = {
+        "index": index,
+        "external_ids": np.frombuffer(b"".join(external), dtype=np.uint8),
+        "external_ends": np.cumsum([len(name) for name in external], dtype="<u4"),
+        "records": frames,
+        "digest": np.frombuffer(digest.as_bytes(), dtype=np.uint8),
+        "tokens": np.concatenate([part.tokens for part in parts]),
+    }
+    return _pieces(names, {**common, **sections})
 
 
 def external_mark(external_id: str) -> int:
@@ -220,6 +227,11 @@ class Bucket:
     def documents(self) -> Iterator[Document]:
         """All documents in the order of their ids."""
         return map(self.document, range(len(self)))
+
+    def external_id(self, row: int) -> str:
+        """The id that a document's record had."""
+        ends = self.sections["external_ends"]
+        return self.sections["external_ids"][ends[row - 1] if row else 0 : ends[row]].tobytes().decode()
 
     def name(self, row: int, kind: str) -> str:
         """The owner, source, domain or licence of a document."""

@@ -177,7 +177,7 @@ def _with_id(bucket: Bucket, name: str) -> Mask:
             mask[row] = True
             return mask
     for row in np.flatnonzero(bucket.index["external"] == external_mark(name)).tolist():
-        mask[row] = bucket.document(row).external_id == name
+        mask[row] = bucket.external_id(row) == name
     return mask
 
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from silo.datastore.attribution import TokenTable
 from silo.datastore.bucket import Bucket
+from silo.datastore.facts import FactTable
 from silo.datastore.generation import BUCKETS, READERS, Generation
 from silo.datastore.nearest_rows import RowSearch, SearchTables
 from silo.datastore.passages import Allowed as AllowedPassages
@@ -88,18 +89,6 @@ def _ids(names: NDArray[np.void], rows: NDArray[np.int64]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Who is behind a row."""
-
-    id: str
-    external_id: str
-    owner: str
-    license: str
-    source: str
-    tier: str
-
-
-@dataclass(frozen=True, slots=True)
 class Passage:
     """A passage that was found: its document, its tokens there (`first` to `end`), and its score."""
 
@@ -149,7 +138,6 @@ class View:
         self._guard = Lock()
         self._policies: dict[Policy, _Allowed] = {}
         self._counted: dict[tuple[str, Policy, bytes], _Counts] = {}
-        self._facts: dict[int, Facts] = {}
         known = before._rows if before else None
         self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
         self._starts = np.cumsum([0, *map(len, buckets)])
@@ -188,16 +176,10 @@ class View:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.buckets[number].document(row - int(self._starts[number]))
 
-    def facts(self, row: int) -> Facts:
-        """What names a document and its owner; remembered, because the same documents are credited again and again."""
-        found = self._facts.get(row)
-        if found is None:
-            document = self.document(row)
-            found = Facts(
-                document.id, document.external_id, document.owner, document.license, document.source, str(document.tier)
-            )
-            self._facts[row] = found
-        return found
+    @cached_property
+    def facts(self) -> FactTable:
+        """Who is behind the rows."""
+        return FactTable(self.buckets)
 
     def document_tokens(self, row: int) -> NDArray[np.uint32]:
         """The tokens of a document, without the one that begins it."""

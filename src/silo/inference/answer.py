@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from silo.datastore.selection import Selector
-from silo.inference.credit import TokenCredit, by_sentence, roll_up
+from silo.inference.credit import Credit, by_document, by_sentence, roll_up
 from silo.inference.generate import Step
 from silo.inference.policy import describe
 from silo.inference.predictor import Predictor
@@ -28,12 +28,16 @@ _DUTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt, its continuation step by step, and the notices."""
+    """A prompt, its continuation step by step, the documents it is made of, and the notices.
+
+    `documents` have their shares in all tokens added up; documents put before the text follow with share 0.
+    """
 
     prompt: str
     steps: tuple[Step, ...]
     finish_reason: str
     policy: str
+    documents: tuple[Credit, ...]
     notices: tuple[str, ...]
 
     @classmethod
@@ -41,10 +45,12 @@ class Answer:
         """Collect a finished generation."""
         tokens = tuple(step for step in steps if step.token >= 0)
         finish = steps[-1].finish if steps else "length"
-        named = [name for name, share in roll_up(_credits(tokens)) if share >= NOTICE_SHARE]
-        named += [item.document for step in tokens for item in step.credits if item.context]
-        notices = tuple(_notices(_documents(predictor, dict.fromkeys(named))))
-        return cls(prompt, tuple(steps), finish, describe(predictor.policy), notices)
+        context = dict.fromkeys(item for step in tokens for item in step.credits.context)
+        documents = (*by_document(step.credits for step in tokens), *context)
+        bar = NOTICE_SHARE * len(tokens)
+        named = dict.fromkeys(item.document for item in documents if item.context or item.share >= bar)
+        notices = tuple(_notices(_documents(predictor, named)))
+        return cls(prompt, tuple(steps), finish, describe(predictor.policy), documents, notices)
 
     @property
     def tokens(self) -> tuple[Step, ...]:
@@ -63,14 +69,15 @@ class Answer:
 
     def shares(self, by: str = "document") -> list[tuple[str, float]]:
         """Mean shares by document, owner or license, largest first."""
-        return roll_up(_credits(self.tokens), by)
+        return _mean_shares(self.documents, len(self.tokens), by)
 
     def sentences(self) -> list[dict[str, Any]]:
         """Every sentence with the shares of its documents."""
         found = []
         for span in by_sentence(step.text for step in self.steps):
             part = self.steps[span]
-            shares = roll_up(_credits(step for step in part if step.token >= 0))
+            tokens = [step.credits for step in part if step.token >= 0]
+            shares = _mean_shares(by_document(tokens), len(tokens))
             text = "".join(step.text for step in part)
             found.append({"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)})
         return found
@@ -91,8 +98,9 @@ class Answer:
         }
 
 
-def _credits(steps: Iterable[Step]) -> list[TokenCredit]:
-    return [TokenCredit(step.lm_share, step.credits) for step in steps]
+def _mean_shares(documents: Iterable[Credit], tokens: int, by: str = "document") -> list[tuple[str, float]]:
+    shares = roll_up((item for item in documents if not item.context), by)
+    return [(name, share / tokens) for name, share in shares]
 
 
 def _documents(predictor: Predictor, names: Iterable[str]) -> Iterable[Document]:

@@ -34,20 +34,21 @@ def learn_codec(
     corpus: Corpus,
     settings: CodecSettings,
     *,
-    key: Key = "final",
+    key: Key | None = None,
     keys: int = 200_000,
     advance: Advance = lambda *_: None,
 ) -> Codec:
     """Learn a codec from permitted documents of the corpus and put it into the model directory.
 
-    `keys` keys of the kind `key` are sampled. A model trained here uses only documents of the tiers it was trained on;
-    an imported one pd, sw and by. Where the settings leave the number of dimensions open, half of the model's are kept:
-    on real keys they gave the recall of all of them, at less cost.
+    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. A model trained here uses only documents
+    of the tiers it was trained on; an imported one pd, sw and by. Where the settings leave the number of dimensions
+    open, half of the model's are kept: on real keys they gave the recall of all of them, at less cost.
     """
     manifest = open_manifest(model_root)
     training = manifest.get("training", {})
     permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
     model = LanguageModel.open(model_root)
+    key = key or model.usual_key()
     sample, seen = _sample(DocumentEncoder(model, key), corpus, permit, keys, advance)
     if settings.rotation != "none" and not settings.dimensions:
         settings = replace(settings, dimensions=max(sample.shape[1] // 2, settings.code_bytes))

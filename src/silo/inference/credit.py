@@ -8,21 +8,22 @@ matches. A passage put before the text (RIC) acts through the language model: it
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from silo.datastore.view import Facts
+from silo.datastore.facts import Facts, FactTable
 from silo.inference.mix import Floats
 from silo.inference.predictor import Prediction
 from silo.inference.settings import level_weight
 from silo.inference.sources import Ints, Sources
 
 _UNIT = 2.0**-40
-_ROW_BITS = 40
 
 
 class Credit(NamedTuple):
@@ -57,68 +58,100 @@ class Credit(NamedTuple):
         return {**plain, **extra, **({"context": True} if self.context else {})}
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCredit:
-    """The LM's share of a token and the documents', largest first."""
+class _Part(NamedTuple):
+    """Documents of one store, as rows, and their shares."""
 
-    lm_share: float
-    credits: tuple[Credit, ...]
+    store: int
+    facts: FactTable
+    rows: Ints
+    shares: Floats
+
+    def credits(self) -> Iterator[Credit]:
+        """The documents as objects."""
+        for row, share in zip(self.rows.tolist(), self.shares.tolist(), strict=True):
+            yield Credit(self.facts[row], share, False, self.store)
+
+    def only(self, chosen: NDArray[np.bool_]) -> _Part:
+        """Some of them."""
+        return self._replace(rows=self.rows[chosen], shares=self.shares[chosen])
 
 
-def credit(prediction: Prediction, token: int, sources: Sources | None) -> TokenCredit:
+class Credits(Sequence[Credit]):
+    """What a token is made of: the LM's share, and the documents, largest share first.
+
+    A frequent token owes a little to thousands of documents: they stay numbers until somebody looks.
+    """
+
+    def __init__(self, parts: Sequence[_Part] = (), context: tuple[Credit, ...] = ()) -> None:
+        self.parts = parts
+        self.context = context
+        self.lm_share = max(0.0, 1.0 - float(sum(part.shares.sum() for part in parts)))
+
+    @cached_property
+    def _made(self) -> tuple[Credit, ...]:
+        held = sorted((item for part in self.parts for item in part.credits()), key=_largest_first)
+        return (*held, *self.context)
+
+    @property
+    def largest(self) -> Credit | None:
+        """The document with the largest share; the others are not looked at."""
+        best = max((part.shares.max() for part in self.parts), default=0.0)
+        found = (item for part in self.parts for item in part.only(part.shares == best).credits())
+        return min(found, key=_largest_first, default=None)
+
+    def __len__(self) -> int:
+        return sum(len(part.rows) for part in self.parts) + len(self.context)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Credits) and self._made == other._made
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+
+def _largest_first(item: Credit) -> tuple[float, str]:
+    return -item.share, item.facts.id
+
+
+def credit(prediction: Prediction, token: int, sources: Sources | None) -> Credits:
     """Split the probability of a token between the language model and the documents."""
     probability = float(prediction.probabilities[token])
     if sources is None or probability <= 0:
-        return TokenCredit(1.0, ())
-    held = [
-        Credit(sources.views[store].facts(row), share, False, store)
-        for store, row, share in _shares(_document_mass(prediction, token, sources), probability)
-    ]
-    held.sort(key=lambda item: (-item.share, item.facts.id))
-    context = [
-        Credit(sources.views[store].facts(passage.row), 0.0, True, store)
+        return Credits()
+    context = (
+        Credit(sources.views[store].facts[passage.row], 0.0, True, store)
         for lead in prediction.leads
         for store, passage in lead.passages
-    ]
-    return TokenCredit(max(0.0, 1.0 - sum(item.share for item in held)), (*held, *context))
+    )
+    return Credits(list(_parts(prediction, token, probability, sources)), tuple(context))
 
 
-def _shares(mass: Sequence[tuple[Ints, Floats]], probability: float) -> Iterator[tuple[int, int, float]]:
+def _parts(prediction: Prediction, token: int, probability: float, sources: Sources) -> Iterator[_Part]:
     """Every document once, with its share in whole units, rounded down; those without a unit are left out."""
-    if not mass:
-        return
-    places, held = _added_up(*(np.concatenate(column) for column in zip(*mass, strict=True)))
-    shares = np.floor(held / probability / _UNIT) * _UNIT
-    some = shares > 0
-    for place, share in zip(places[some].tolist(), shares[some].tolist(), strict=True):
-        yield place >> _ROW_BITS, place & ((1 << _ROW_BITS) - 1), share
+    mass: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)
+    for store, rows, held in _mass(prediction, token, sources):
+        mass[store].append((rows, held))
+    for store, pairs in mass.items():
+        rows, held = _added_up(*(np.concatenate(column) for column in zip(*pairs, strict=True)))
+        shares = np.floor(held / probability / _UNIT) * _UNIT
+        part = _Part(store, sources.views[store].facts, rows, shares).only(shares > 0)
+        if len(part.rows):
+            yield part
 
 
-@numba.njit(cache=True, nogil=True)
-def _added_up(places: Ints, parts: Floats) -> tuple[Ints, Floats]:
-    """The different places, ascending, and the sum of the parts of each, in the order they are given."""
-    order = np.argsort(places, kind="mergesort")
-    found, sums = np.empty_like(places), np.zeros_like(parts)
-    made = 0
-    for at in order:
-        if made == 0 or found[made - 1] != places[at]:
-            found[made] = places[at]
-            made += 1
-        sums[made - 1] += parts[at]
-    return found[:made], sums[:made]
-
-
-def _document_mass(prediction: Prediction, token: int, sources: Sources) -> list[tuple[Ints, Floats]]:
-    """Documents, which may repeat, with the parts of the token's probability that come from them.
-
-    A document is the number of its store and its row there in one number.
-    """
-    mass: list[tuple[Ints, Floats]] = []
+def _mass(prediction: Prediction, token: int, sources: Sources) -> Iterator[tuple[int, Ints, Floats]]:
+    """Stores and rows of documents, which may repeat, with the parts of the token's probability that come from them."""
     found = prediction.nearest
     if found is not None and prediction.neighbour_weights is not None:
         chosen = np.flatnonzero((found.values[0] == token) & (found.rows[0] >= 0))
-        places = found.stores[0, chosen] << _ROW_BITS | found.rows[0, chosen]
-        mass.append((places, prediction.neighbour_weights[0, chosen] * prediction.weights[1]))
+        stores, rows = found.stores[0, chosen], found.rows[0, chosen]
+        held = prediction.neighbour_weights[0, chosen] * prediction.weights[1]
+        for store in set(stores.tolist()):
+            there = stores == store
+            yield store, rows[there], held[there]
     for level in prediction.levels:
         weight = level_weight(prediction.weights, level.length)
         at_token = np.searchsorted(level.tokens, token)
@@ -126,21 +159,45 @@ def _document_mass(prediction: Prediction, token: int, sources: Sources) -> list
             continue
         pattern = np.append(prediction.prefix[len(prediction.prefix) - level.length :], token)
         for store, rows, counts in sources.holders(pattern):
-            mass.append((store << _ROW_BITS | rows, counts.astype(np.float64) * (weight / level.total)))
-    return mass
+            yield store, rows, counts.astype(np.float64) * (weight / level.total)
 
 
-def roll_up(credits: Sequence[TokenCredit], by: str = "document") -> list[tuple[str, float]]:
-    """Mean shares over some tokens by document, owner or license, largest first; what is not listed is the LM's."""
-    totals: dict[str, float] = {}
+@numba.njit(cache=True, nogil=True)
+def _added_up(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
+    """The different rows, ascending, and the sum of the parts of each, in the order they are given."""
+    order = np.argsort(rows, kind="mergesort")
+    found, sums = np.empty_like(rows), np.zeros_like(parts)
+    made = 0
+    for at in order:
+        if made == 0 or found[made - 1] != rows[at]:
+            found[made] = rows[at]
+            made += 1
+        sums[made - 1] += parts[at]
+    return found[:made], sums[:made]
+
+
+def by_document(credits: Iterable[Credits]) -> list[Credit]:
+    """Every document of some tokens once, with its shares added up, largest first."""
+    parts: dict[tuple[int, FactTable], list[_Part]] = defaultdict(list)
     for token in credits:
-        for item in token.credits:
-            if not item.context:
-                name = getattr(item, by)
-                totals[name] = totals.get(name, 0.0) + item.share
-    return sorted(
-        ((name, total / len(credits)) for name, total in totals.items()), key=lambda pair: (-pair[1], pair[0])
-    )
+        for part in token.parts:
+            parts[part.store, part.facts].append(part)
+    found: dict[tuple[int, str], Credit] = {}
+    for (store, facts), held in parts.items():
+        columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
+        for item in _Part(store, facts, *_added_up(*columns)).credits():
+            before = found.get((store, item.document))
+            found[store, item.document] = item._replace(share=item.share + before.share) if before else item
+    return sorted(found.values(), key=_largest_first)
+
+
+def roll_up(credits: Iterable[Credit], by: str = "document") -> list[tuple[str, float]]:
+    """The shares by document, owner or license, largest first."""
+    totals: dict[str, float] = {}
+    for item in credits:
+        name = getattr(item, by)
+        totals[name] = totals.get(name, 0.0) + item.share
+    return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def by_sentence(texts: Iterable[str]) -> list[slice]:

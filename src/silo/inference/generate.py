@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from silo.corpus.tokens import Tokenizer
 from silo.errors import SiloError
-from silo.inference.credit import Credit, TokenCredit, credit
+from silo.inference.credit import Credit, Credits, credit
 from silo.inference.guard import Guard
 from silo.inference.neighbours import Neighbour, top_neighbours
 from silo.inference.predictor import Prediction, Predictor
@@ -35,15 +35,19 @@ class Step:
     token: int
     text: str
     log_probability: float
-    lm_share: float
-    credits: tuple[Credit, ...]
+    credits: Credits
     neighbours: tuple[Neighbour, ...] = ()
     finish: str = ""
 
     @property
+    def lm_share(self) -> float:
+        """The language model's share of the token."""
+        return self.credits.lm_share
+
+    @property
     def main_credit(self) -> Credit | None:
         """The document that contributed most, unless the language model contributed more."""
-        best = max((item for item in self.credits if not item.context), key=lambda item: item.share, default=None)
+        best = self.credits.largest
         return best if best is not None and best.share >= self.lm_share else None
 
     def as_json(self) -> dict[str, Any]:
@@ -116,11 +120,11 @@ class _Text:
             token = self._wish.sampling.choose(probabilities, self._rng)
             if token == self._predictor.tokenizer.begin:
                 return self._end("stop")
-            credited = credit(prediction, token, sources) if self._wish.credit else TokenCredit(1.0, ())
+            credited = credit(prediction, token, sources) if self._wish.credit else Credits()
             near = top_neighbours(prediction, sources, self._predictor.tokenizer, self._wish.neighbours)
         self._ids = np.append(self._ids, token)
         log = math.log(max(float(prediction.probabilities[token]), 5e-324))
-        return Step(token, "", log, credited.lm_share, credited.credits, near)
+        return Step(token, "", log, credited, near)
 
     def _allowed(self, prediction: Prediction, sources: Sources | None) -> NDArray[np.float64]:
         """Without ids that stand for nothing and without what the guard forbids."""
@@ -130,11 +134,11 @@ class _Text:
         return self._wish.guard.apply(probabilities, self._ids, sources)
 
     def _end(self, finish: str) -> Step:
-        return Step(-1, self._writer.rest(), 0.0, 1.0, (), finish=finish)
+        return Step(-1, self._writer.rest(), 0.0, Credits(), finish=finish)
 
 
 def _shown(step: Step, text: str, finish: str) -> Step:
-    return Step(step.token, text, step.log_probability, step.lm_share, step.credits, step.neighbours, finish)
+    return Step(step.token, text, step.log_probability, step.credits, step.neighbours, finish)
 
 
 class _Writer:

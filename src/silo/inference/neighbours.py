@@ -44,5 +44,5 @@ def top_neighbours(
         left = tokenizer.decode(tokens[max(0, place - _LEFT) : place])
         right = tokenizer.decode(tokens[place : place + _RIGHT])
         distance, weight = float(found.distances[0, at]), float(weights[0, at])
-        shown.append(Neighbour(view.facts(row).id, left, right, distance, weight))
+        shown.append(Neighbour(view.facts[row].id, left, right, distance, weight))
     return tuple(shown)

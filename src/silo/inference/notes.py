@@ -19,10 +19,5 @@ def note(predictor: Predictor, answer: Answer) -> None:
 
 def _shares(answer: Answer, store: int) -> dict[str, Share]:
     """The shares of one store's documents, added up over the tokens; multiples of 2**-40 stay multiples."""
-    found: dict[str, Share] = {}
-    for step in answer.tokens:
-        for item in step.credits:
-            if item.store == store and not item.context:
-                before = found[item.document].tokens if item.document in found else 0.0
-                found[item.document] = Share(item.owner, item.license, before + item.share)
-    return found
+    held = (item for item in answer.documents if item.store == store and not item.context)
+    return {item.document: Share(item.owner, item.license, item.share) for item in held}
