@@ -113,7 +113,8 @@ class TrainRecipe:
 
     `corpus` and `validation` are relative to the recipe. `reference` trains on text that may not be trained on, to
     measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named,
-    from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`.
+    from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. With `shard`, the processes
+    of a run divide weights and optimiser among them; one process has nothing to divide.
     """
 
     corpus: str
@@ -142,6 +143,7 @@ class TrainRecipe:
     gradient_checkpointing: bool = False
     dtype: str = "auto"
     threads: int = 0
+    shard: bool = False
     seed: int = 0
 
 

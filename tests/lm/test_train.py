@@ -6,24 +6,29 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
 
+from silo.cli import main
 from silo.corpus.opened import Corpus
 from silo.errors import SiloError
 from silo.lm import network as presets
 from silo.lm.audit import verify_model
+from silo.lm.crew import Crew
 from silo.lm.firewall import what_it_shaped
 from silo.lm.loss import Objective
 from silo.lm.model import LanguageModel
-from silo.lm.network import Preset
+from silo.lm.network import Preset, parameter_count
 from silo.lm.scoring import Windows, merged_stream, score, window_starts
-from silo.lm.train import Shape, learning_rate, train
-from silo.recipe import DedupRecipe, TrainRecipe
+from silo.lm.train import Shape, _continue_or_restart, learning_rate, train
+from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from tests.conftest import build_from, record, write_jsonl
 
 TINY = Preset("tiny", 32, 2, 2, 64, vocabulary=300, context=32, tied=True)
@@ -199,27 +204,104 @@ def test_a_run_shorter_than_a_step_is_refused() -> None:
         Shape.of(TrainRecipe(corpus="", max_tokens=10), 32, 1, 1)
 
 
-def test_two_processes_train_one_model(place: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_however_it_is_divided_but_not_with_steps_of_another_size(place: Path, tmp_path: Path) -> None:
+    corpus, shape = Corpus.open(place / "corpus"), Shape.of(RECIPE, 32, 1, 1)
+    _continue_or_restart(RECIPE, shape, corpus, tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    _continue_or_restart(replace(RECIPE, shard=True), Shape.of(RECIPE, 32, 2, 1), corpus, tmp_path)
+    assert (tmp_path / "checkpoint").exists()
+    _continue_or_restart(RECIPE, Shape.of(RECIPE, 32, 3, 1), corpus, tmp_path)  # two sequences each, six in a step
+    assert not (tmp_path / "checkpoint").exists()
+
+
+class _Counted(Crew):
+    """A crew that says at the end of a run how many numbers each process held."""
+
+    def wrap(self, network: Any, optimiser: Any) -> tuple[Any, Any]:
+        self.wrapped = super().wrap(network, optimiser)
+        return self.wrapped
+
+    def ordinary(self, network: Any) -> Any:
+        moments = [item for state in self.wrapped[1].state.values() for item in state.values() if item.dim()]
+        held = {"weights": _held(network.parameters()), "moments": _held(moments), "all": parameter_count(network)}
+        Path(f"held-{self.rank}.json").write_text(json.dumps(held))
+        return super().ordinary(network)
+
+
+def _held(tensors: Iterable[torch.Tensor]) -> int:
+    return sum((item.to_local() if isinstance(item, DTensor) else item).numel() for item in tensors)
+
+
+def _compare_gradients(preset: Preset, *, shard: bool) -> None:
+    """Rows divided among processes and small batches have the gradients, and the norm, of all rows at once."""
+    ids = torch.randint(0, 300, (8, 17), generator=torch.Generator().manual_seed(1))
+    alone, ours = (presets.make_network(preset, vocabulary=300, begin=0, seed=1).train() for _ in range(2))
+    Objective(alone)(ids).backward()
+    crew = Crew(shard=shard)
+    objective, _ = crew.wrap(Objective(ours), torch.optim.AdamW(ours.parameters()))
+    mine = ids[4 * crew.rank : 4 * crew.rank + 4]
+    crew.add_gradients(objective, [(mine[:1], 0.25), (mine[1:2], 0.25), (mine[2:], 0.5)])
+    assert crew.clip_gradients(ours, 0.01) == pytest.approx(crew.clip_gradients(alone, 0.01), rel=1e-5)
+    found = crew.whole((name, item.grad) for name, item in ours.named_parameters() if item.grad is not None)
+    for name, item in alone.named_parameters() if crew.leads else ():
+        torch.testing.assert_close(found[name], item.grad, rtol=1e-4, atol=1e-8)
+
+
+def take_part(recipe_file: str) -> None:
+    """What each process does: a run, one that is stopped and put back, one that is only stopped, one that diverges."""
+    presets.PRESETS["tiny"] = TINY
+    pytest.MonkeyPatch().setattr("silo.lm.train.Crew", _Counted)
+    assert main(["lm", "train", recipe_file, "--out", "several", "--json"]) == 0
+    recipe = load_recipe(Path(recipe_file), TrainRecipe)
+    for name, stop in (("resumed", 5), ("resumed", None), ("moved", 5)):
+        train(recipe, Path(name), base=Path(), stop_after=stop)
+    with pytest.raises(SiloError, match="training-diverged"):
+        train(replace(recipe, learning_rate=1e30, clip=1e30), Path("diverged"), base=Path())
+    for tied in (True, False):
+        _compare_gradients(replace(TINY, tied=tied), shard=recipe.shard)
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+def test_two_processes_train_one_model(place: Path, tmp_path: Path, shard: bool) -> None:
     """Two processes on gloo, joined through accelerate, see the same data as one and end almost equal."""
-    recipe = replace(RECIPE, max_tokens=32 * 8 * 5, validation=())
-    train(recipe, tmp_path / "one", base=place)
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import sys; from pathlib import Path; from dataclasses import replace\n"
-        "import torch; torch.set_num_threads(1)\n"
-        "from silo.lm import network\n"
-        "from tests.lm.test_train import TINY, RECIPE\n"
-        "from silo.lm.train import train\n"
-        "network.PRESETS['tiny'] = TINY\n"
-        "train(replace(RECIPE, max_tokens=32*8*5, validation=()), Path(sys.argv[1]), base=Path(sys.argv[2]))\n"
+    recipe = replace(
+        RECIPE,
+        corpus=str(place / "corpus"),
+        validation=(str(place / "valid.jsonl"),),
+        max_tokens=32 * 8 * 8,
+        micro_batch=2,
+        evaluate_every=32 * 8 * 2,
+        checkpoint_every=32 * 8 * 3,
+        dtype="float32",
+        shard=shard,
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    command += ["--standalone", str(script), str(tmp_path / "two"), str(place)]
+    settings = [f"{name} = {json.dumps(value)}\n" for name, value in asdict(recipe).items()]
+    (tmp_path / "recipe.toml").write_text("".join(settings))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command += ["-m", "tests.lm.test_train", "recipe.toml"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
-    assert all(torch.allclose(one[name], two[name], atol=2e-3) for name in one)
+    printed = json.loads(done.stdout)  # by the leader alone
+
+    one = train(recipe, tmp_path / "one", base=place)
+    assert json.loads((tmp_path / "moved.building" / "checkpoint" / "state.json").read_text())["step"] == 3
+    train(recipe, tmp_path / "moved", base=place)  # alone, from the checkpoint that two had made
+    alone, several, resumed, moved = (_weights(tmp_path / name) for name in ("one", "several", "resumed", "moved"))
+    losses = [json.loads((tmp_path / name / "curve.json").read_text())["training"] for name in ("several", "moved")]
+    assert losses[0][:3] == losses[1][:3]
+    assert (printed["steps"], printed["parameters"]) == (one["steps"], one["parameters"])
+    assert printed["validation"]["loss"] == pytest.approx(one["validation"]["loss"], rel=1e-4)
+    for name, weight in alone.items():
+        assert torch.allclose(several[name], weight, atol=1e-4)
+        assert torch.allclose(moved[name], weight, atol=1e-4)
+        assert torch.equal(resumed[name], several[name])
+    assert (tmp_path / "several" / "config.json").read_bytes() == (tmp_path / "one" / "config.json").read_bytes()
+    part = 0.5 if shard else 1.0
+    for process in range(2):
+        held = json.loads((tmp_path / f"held-{process}.json").read_text())
+        assert held["weights"] == pytest.approx(part * held["all"], rel=0.02)
+        assert held["moments"] == 2 * held["weights"]
 
 
 def test_windows_always_leave_context_and_fit_the_model() -> None:
@@ -261,3 +343,7 @@ def test_scoring_equals_a_float64_reference(whole: Path) -> None:
     assert found.tokens == count
     assert found.log_probability == pytest.approx(total, rel=1e-5)
     assert found.bytes == len((SENTENCES[0] + "  " + SENTENCES[1] * 3).encode())
+
+
+if __name__ == "__main__":
+    take_part(sys.argv[1])

@@ -34,11 +34,15 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from silo.lm.crew import rank
     from silo.lm.train import train
 
     recipe, base, out = _train_recipe(arguments)
-    with show.progress(quiet=arguments.quiet) as advance:
+    leads = rank() == 0
+    with show.progress(quiet=arguments.quiet or not leads) as advance:
         summary = train(recipe, out, base=base, advance=advance)
+    if not leads:
+        return 0
     if arguments.json:
         show.print_json(summary)
     elif not arguments.quiet:
@@ -109,7 +113,7 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", type=int, default=32, help="bytes of a code")
     parser.add_argument("--dimensions", type=int, default=0, help="directions of largest variance; half without it")
     parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca")
-    parser.add_argument("--key", choices=("final", "ffn"), default="final", help="state of the model that is a key")
+    parser.add_argument("--key", choices=("ffn", "final"), help="state that is a key; ffn if the network offers it")
     parser.add_argument("--keys", type=int, default=200_000, help="how many keys to learn from")
     parser.set_defaults(run=_codec)
 
@@ -117,7 +121,7 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
 def _codec(arguments: argparse.Namespace) -> int:
     from silo.corpus.opened import Corpus
     from silo.datastore.codec import CodecSettings
-    from silo.inference.codec import learn_codec
+    from silo.inference.codec import codec_key, learn_codec
 
     settings = CodecSettings(
         rotation=arguments.rotation,
@@ -137,7 +141,7 @@ def _codec(arguments: argparse.Namespace) -> int:
     found = {
         "model": arguments.model,
         "codec": codec.fingerprint,
-        "key": arguments.key,
+        "key": codec_key(Path(arguments.model)),
         "lists": codec.settings.lists,
     }
     show.facts("codec", found, as_json=arguments.json)

@@ -1,19 +1,24 @@
 """Checkpoints: weights, optimiser and state of a run, replaced whole; a run put back goes on to the bit.
 
+Every process calls these functions and the leader writes; nothing on disk depends on how many processes there are.
+
 On disk: a folder of `weights.safetensors`, `optimiser.safetensors` and `state.json`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from silo.files import commit, read_json, remove_tree, sync_file, write_json
+from silo.lm.crew import Crew, part_of
 
 
 @dataclass(slots=True)
@@ -42,76 +47,70 @@ class State:
         return False
 
 
-def save_weights(network: Any, folder: Path) -> None:
+def save_weights(folder: Path, network: Any, crew: Crew) -> None:
     """Replace a folder that holds weights alone."""
-    fresh = _fresh(folder)
-    _write(fresh / "weights.safetensors", tensors(network))
-    _swap(fresh, folder)
+    fresh = _fresh(folder, crew)
+    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
+    if crew.leads:
+        _swap(fresh, folder)
 
 
-def load_weights(network: Any, folder: Path) -> None:
+def load_weights(folder: Path, network: Any) -> None:
     """Put saved weights back."""
-    weights = load_file(folder / "weights.safetensors")
-    with torch.no_grad():
+    with safe_open(folder / "weights.safetensors", "pt") as weights, torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.copy_(weights[name])
+            parameter.copy_(part_of(weights.get_tensor(name), parameter))
 
 
-def tensors(network: Any) -> dict[str, torch.Tensor]:
-    """Every parameter once: tied weights under their first name."""
-    return {name: value.detach().contiguous() for name, value in network.named_parameters()}
-
-
-def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State) -> None:
+def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, crew: Crew) -> None:
     """Write everything a run needs to go on, then swap it with the last checkpoint."""
-    fresh = _fresh(folder)
-    _write(fresh / "weights.safetensors", tensors(network))
-    moments = {
-        f"{name}.{key}": value.contiguous()
+    fresh = _fresh(folder, crew)
+    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
+    moments = (
+        (f"{name}.{key}", value)
         for name, parameter in network.named_parameters()
-        for key, value in _moments(optimiser, parameter).items()
-    }
-    _write(fresh / "optimiser.safetensors", moments)
-    best = None if math.isinf(state.best_loss) else state.best_loss
-    write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
-    _swap(fresh, folder)
+        for key, value in optimiser.state[parameter].items()
+    )
+    _write(fresh / "optimiser.safetensors", moments, crew)
+    if crew.leads:
+        best = None if math.isinf(state.best_loss) else state.best_loss
+        write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
+        _swap(fresh, folder)
 
 
-def resume(folder: Path, network: Any, optimiser: torch.optim.AdamW) -> State:
+def resume(folder: Path, network: Any, optimiser: Any) -> State:
     """The state of the last checkpoint, with weights and optimiser put back; a fresh state if there is none."""
     found = next((place for place in (folder, _old(folder)) if (place / "state.json").exists()), None)
     if found is None:
         return State()
-    load_weights(network, found)
-    moments = load_file(found / "optimiser.safetensors")
-    for name, parameter in network.named_parameters():
-        optimiser.state[parameter] = {
-            key.rpartition(".")[2]: value for key, value in moments.items() if key.rpartition(".")[0] == name
-        }
+    load_weights(found, network)
+    parameters = dict(network.named_parameters())
+    with safe_open(found / "optimiser.safetensors", "pt") as moments:
+        for name in moments.keys():  # noqa: SIM118
+            owner, _, key = name.rpartition(".")
+            optimiser.state[parameters[owner]][key] = part_of(moments.get_tensor(name), parameters[owner])
     plain = read_json(found / "state.json")
     plain["best_loss"] = math.inf if plain["best_loss"] is None else plain["best_loss"]
     return State(**plain)
-
-
-def _moments(optimiser: Any, parameter: Any) -> dict[str, torch.Tensor]:
-    inner = getattr(optimiser, "optimizer", optimiser)
-    return {key: value for key, value in inner.state[parameter].items() if isinstance(value, torch.Tensor)}
 
 
 def _old(folder: Path) -> Path:
     return folder.with_name(folder.name + ".old")
 
 
-def _fresh(folder: Path) -> Path:
+def _fresh(folder: Path, crew: Crew) -> Path:
     fresh = folder.with_name(folder.name + ".fresh")
-    remove_tree(fresh)
-    fresh.mkdir(parents=True)
+    if crew.leads:
+        remove_tree(fresh)
+        fresh.mkdir(parents=True)
     return fresh
 
 
-def _write(path: Path, values: dict[str, torch.Tensor]) -> None:
-    save_file(values, path)
-    sync_file(path)
+def _write(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], crew: Crew) -> None:
+    whole = crew.whole(tensors)
+    if crew.leads:
+        save_file(whole, path)
+        sync_file(path)
 
 
 def _swap(fresh: Path, folder: Path) -> None:

@@ -1,12 +1,19 @@
-"""The processes of a training run: one, or several started by `torchrun` and joined through accelerate."""
+"""The processes of a training run: one, or several started by `torchrun` and joined through accelerate.
+
+Several processes hold copies of the network (DDP) or a part of every tensor each (FSDP2). A sharded tensor is a
+DTensor with the shape of the whole; what gathers one is called by every process, in the same order.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from silo.lm.cores import cores, each_on_a_core
 
@@ -17,14 +24,10 @@ Batch = tuple[torch.Tensor, float]
 class Crew:
     """Who takes part in a run, and what they must do together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shard: bool = False) -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.rank = int(os.environ.get("RANK", "0"))
-        self._accelerator: Any = None
-        if self.world > 1:
-            from accelerate import Accelerator
-
-            self._accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        self.rank = rank()
+        self._accelerator: Any = _join(shard) if self.world > 1 else None
 
     @property
     def leads(self) -> bool:
@@ -70,3 +73,67 @@ class Crew:
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         return self._accelerator.reduce(value, "mean") if self._accelerator else value
+
+    def clip_gradients(self, network: Any, norm: float) -> float:
+        """Scale all gradients down to that norm together; returns the norm they had."""
+        return float(_full(torch.nn.utils.clip_grad_norm_(network.parameters(), norm)))
+
+    @contextmanager
+    def gathered(self, objective: Any) -> Iterator[None]:
+        """Meanwhile the network can be called by itself: a layer gathers its own weights, this the ones outside."""
+        sharded = isinstance(objective, FSDPModule)
+        if sharded:
+            objective.unshard()
+        yield
+        if sharded:
+            objective.reshard()
+
+    def whole(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """All tensors in full for the leader, none for the others."""
+        found = {}
+        for name, tensor in tensors:
+            full = _full(tensor.detach())
+            if self.leads:
+                found[name] = full.contiguous()
+        return found
+
+    def ordinary(self, network: Any) -> Any:
+        """The network as a single process would hold it, for the leader to save."""
+        if not any(isinstance(item, DTensor) for item in network.parameters()):
+            return network
+        weights = self.whole(network.named_parameters())
+        with torch.device("meta"):
+            made = type(network)(network.config)
+        made.load_state_dict(weights, assign=True, strict=False)  # tied weights have one name here and two there
+        made.tie_weights()
+        return made
+
+
+def rank() -> int:
+    """This process's number; 0 leads."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def part_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor laid out and placed as `like`: if that is sharded, the part of it that this process holds."""
+    tensor = tensor.to(like.device)
+    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+        return tensor
+    part = distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+    return part.clone()  # a view would keep the whole tensor in memory
+
+
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _join(shard: bool) -> Any:
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.utils import DistributedType
+
+    layers = {"fsdp_version": 2, "auto_wrap_policy": "transformer_based_wrap", "reshard_after_forward": True}
+    plugin = FullyShardedDataParallelPlugin(**layers) if shard else None
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), fsdp_plugin=plugin)
+    if shard:  # accelerate takes up the plugin on GPUs only, though all it does with it works on gloo too
+        accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
+    return accelerator

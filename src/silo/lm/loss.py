@@ -23,6 +23,7 @@ class Objective(nn.Module):
     def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
+        self._no_split_modules = network._no_split_modules  # accelerate looks here for the layers to shard
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         hidden = self.network.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state

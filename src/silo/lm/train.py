@@ -100,17 +100,21 @@ def train(
         raise SiloError("out-exists", f"{out} holds a model already", "choose another --out")
     permit = Permit.of(recipe.tiers, reference=recipe.reference)
     corpus = Corpus.open(base / recipe.corpus)
-    crew = Crew()
+    crew = Crew(shard=recipe.shard)
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    shape = Shape.of(recipe, recipe.context or find_preset(recipe.preset).context, crew.world, crew.cores)
     place = _place(out)
     place.mkdir(parents=True, exist_ok=True)
     with exclusive(place / f"lock-{crew.rank}"):
         if crew.leads:
-            _continue_or_restart(recipe, corpus, place)
+            _continue_or_restart(recipe, shape, corpus, place)
         crew.wait()
-        run = _start(recipe, out, base, advance, permit, corpus, crew)
+        run = _start(recipe, shape, out, base, advance, permit, corpus, crew)
         done = _loop(run, stop_after)
         if not done:
             return {"finished": False, "step": run.state.step, "steps": run.shape.steps}
+        run.network = crew.ordinary(run.network)
         summary = _finish(run, corpus, permit) if crew.leads else {}
         crew.wait()
     if crew.leads:
@@ -122,8 +126,11 @@ def _place(out: Path) -> Path:
     return out.with_name(out.name + ".building")
 
 
-def _continue_or_restart(recipe: TrainRecipe, corpus: Corpus, place: Path) -> None:
-    key = fingerprint([FORMAT, asdict(recipe), corpus.fingerprint, sorted(corpus.opted_out())])
+def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, place: Path) -> None:
+    """Go on with a run that takes the same steps, by however many processes and however they share the weights."""
+    settings = asdict(replace(recipe, batch_tokens=shape.step_tokens))
+    del settings["shard"]
+    key = fingerprint([FORMAT, settings, corpus.fingerprint, sorted(corpus.opted_out())])
     mark = place / "key.json"
     if not mark.exists() or read_json(mark) != key:
         for name in ("tokens", "tokenizer", "checkpoint", "checkpoint.old", "best"):
@@ -132,11 +139,15 @@ def _continue_or_restart(recipe: TrainRecipe, corpus: Corpus, place: Path) -> No
 
 
 def _start(
-    recipe: TrainRecipe, out: Path, base: Path, advance: Advance, permit: Permit, corpus: Corpus, crew: Crew
+    recipe: TrainRecipe,
+    shape: Shape,
+    out: Path,
+    base: Path,
+    advance: Advance,
+    permit: Permit,
+    corpus: Corpus,
+    crew: Crew,
 ) -> _Run:
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
-    preset = find_preset(recipe.preset)
     place = _place(out)
     tokenizer_file = _tokenizer(recipe, base, permit, corpus, place, crew, advance)
     tokenizer = load_tokenizer(str(tokenizer_file))
@@ -147,21 +158,19 @@ def _start(
     if crew.leads:
         corpus.verify()
         crew.wait()
-    shape = Shape.of(recipe, recipe.context or preset.context, crew.world, crew.cores)
     weights = _weights(recipe, corpus)
     plan = make_plan(
         streams, sequences=shape.steps * shape.per_step, length=shape.length, weights=weights, seed=recipe.seed
     )
     network: Any = make_network(
-        preset, vocabulary=tokenizer.vocabulary, begin=tokenizer.begin, seed=recipe.seed, context=shape.length
+        recipe.preset, vocabulary=tokenizer.vocabulary, begin=tokenizer.begin, seed=recipe.seed, context=shape.length
     )
     network = network.to(_dtype(recipe))
     if recipe.gradient_checkpointing:
         network.gradient_checkpointing_enable()
     network.train()
-    optimiser = _optimiser(network, recipe)
+    objective, optimiser = crew.wrap(Objective(network), _optimiser(network, recipe))
     state = resume(place / "checkpoint", network, optimiser)
-    objective, optimiser = crew.wrap(Objective(network), optimiser)
     files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
     validation = validation_streams(files, recipe.validation_tokens, tokenizer)
     return _Run(
@@ -257,14 +266,14 @@ def _loop(run: _Run, stop_after: int | None) -> bool:
         rate = (step - first) * run.shape.step_tokens / (time.perf_counter() - begun)
         run.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", step, run.shape.steps)
         if run.validation and (step % every["evaluate_every"] == 0 or step == run.shape.steps):
-            losses = mean_losses(run.network, run.validation, run.shape.length)
-            better = run.state.note_validation(losses, tokens, choosing=set(run.streams))
-            if better and run.crew.leads:
-                save_weights(run.network, run.place / "best")
+            with run.crew.gathered(run.objective):
+                losses = mean_losses(run.network, run.validation, run.shape.length)
+            if run.state.note_validation(losses, tokens, choosing=set(run.streams)):
+                save_weights(run.place / "best", run.network, run.crew)
             if run.recipe.patience and run.state.worse >= run.recipe.patience:
                 return True
-        if run.crew.leads and step % every["checkpoint_every"] == 0:
-            save_checkpoint(run.place / "checkpoint", run.network, run.optimiser, run.state)
+        if step % every["checkpoint_every"] == 0:
+            save_checkpoint(run.place / "checkpoint", run.network, run.optimiser, run.state, run.crew)
         if stop_after is not None and step - first >= stop_after and step < run.shape.steps:
             return False
     return True
@@ -283,13 +292,13 @@ def _step(run: _Run) -> float:
     run.optimiser.zero_grad(set_to_none=True)
     try:
         total = run.crew.add_gradients(run.objective, list(_batches(run)))
-        norm = torch.nn.utils.clip_grad_norm_(run.network.parameters(), run.recipe.clip)
+        norm = run.crew.clip_gradients(run.network, run.recipe.clip)
     except RuntimeError as error:
         if "allocate" in str(error) or "out of memory" in str(error):
             raise SiloError("out-of-memory", "not enough memory for a step", "lower micro_batch or context") from None
         raise
     mean = float(run.crew.mean(total))
-    if not math.isfinite(mean) or not math.isfinite(float(norm)):
+    if not math.isfinite(mean) or not math.isfinite(norm):
         raise SiloError("training-diverged", f"the loss is {mean} at step {state.step}")
     run.optimiser.step()
     return mean
@@ -310,7 +319,7 @@ def _finish(run: _Run, corpus: Corpus, permit: Permit) -> dict[str, Any]:
     """Save the best weights (the last ones without validation) as a model directory that says what shaped it."""
     state = run.state
     if run.validation:
-        load_weights(run.network, run.place / "best")
+        load_weights(run.place / "best", run.network)
     else:
         state.best_step = state.step
     seen = _seen(run, state.best_step)

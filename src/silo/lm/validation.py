@@ -43,7 +43,8 @@ def mean_losses(network: Any, validation: Mapping[str, Text], length: int) -> di
     for domain, text in validation.items():
         total, count = 0.0, 0
         for start in range(0, len(text.ids) - 1, length):
-            ids = torch.from_numpy(text.ids[start : start + length + 1].astype(np.int64)).unsqueeze(0)
+            window = text.ids[start : start + length + 1].astype(np.int64)
+            ids = torch.from_numpy(window).unsqueeze(0).to(network.device)
             wanted = torch.from_numpy(text.scored[start + 1 : start + length + 1])
             logits = network(input_ids=ids[:, :-1], use_cache=False).logits[0].float()
             each = functional.cross_entropy(logits, ids[0, 1:], reduction="none")
