@@ -269,8 +269,8 @@ def per_pattern(search: Any, prefixes: list[list[int]], order: int, allowed: Any
     """Mean microseconds of the queries about the last tokens of prefixes, and how often these occur on average."""
     patterns = [np.array(prefix[-order:]) for prefix in prefixes if BEGIN not in prefix[-order:]]
     followers = least(lambda: [search.followers(pattern, allowed=allowed) for pattern in patterns])
-    holders = least(lambda: [search.holders(pattern, allowed=allowed) for pattern in patterns])
-    found = sum(len(search.holders(pattern, allowed=allowed)[0]) for pattern in patterns)
+    holders = least(lambda: [search.holders(pattern, [order], allowed=allowed) for pattern in patterns])
+    found = sum(len(search.holders(pattern, [order], allowed=allowed)[0]) for pattern in patterns)
     numbers = {"followers": followers, "holders": holders, "occurrences": found}
     return {"order": order} | {name: round(number / len(patterns), 1) for name, number in numbers.items()}
 

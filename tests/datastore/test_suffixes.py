@@ -197,8 +197,10 @@ def test_a_bitmap_answers_like_buckets_that_never_held_the_others(world: World, 
     for size in range(4):
         pattern = world.text[-size:]
         assert plain(masked.followers(pattern, allowed=allowed)) == plain(rebuilt.followers(pattern))
-        mine, theirs = masked.holders(pattern, allowed=allowed), rebuilt.holders(pattern)
-        assert where(mine, world.names()) == where(theirs, world.names(rebuilt=True))
+        sizes = range(len(pattern) + 1)
+        mine, theirs = masked.holders(pattern, sizes, allowed=allowed), rebuilt.holders(pattern, sizes)
+        assert where(mine[:2], world.names()) == where(theirs[:2], world.names(rebuilt=True))
+        assert mine[2].tolist() == theirs[2].tolist()
 
 
 @given(worlds(), st.lists(st.integers(0, 20), max_size=3), st.integers(0, 8))
@@ -263,7 +265,7 @@ def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size
     search, allowed = world.limited()
     assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
     held = [(number, after - 1) for number, after in occurrences(documents, pattern)] if inside else []
-    assert where(search.holders(pattern, allowed=allowed), world.names()) == held
+    assert where(search.holders(pattern, [len(pattern)], allowed=allowed)[:2], world.names()) == held
 
 
 @given(worlds(), st.integers(0, 15), st.integers(0, 14), st.sets(st.integers(1, 7), min_size=1))
@@ -344,7 +346,7 @@ def test_frequent_suffixes_are_counted_whole(
     assert plain(followers) == dict(sorted(counts.items()))
     assert (answer.total, answer.ends) == (len(nexts), ends)
     assert list(zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)) == nexts[:64]
-    buckets, places = search.holders(pattern, allowed=allowed)
+    buckets, places, _ = search.holders(pattern, [len(pattern)], allowed=allowed)
     assert sorted(zip(buckets.tolist(), places.tolist(), strict=True)) == lasts
 
 
@@ -396,7 +398,7 @@ def test_nothing_is_found_in_nothing() -> None:
         search = SuffixSearch(buckets, 0)
         assert search.continuations([1, 2]).length == search.continuations([]).length == 0
         assert search.longest_match([1]) == Match(0, -1, -1)
-        assert search.longest([1]) == search.followers([1]).total == len(search.holders([1])[0]) == 0
+        assert search.longest([1]) == search.followers([1]).total == len(search.holders([1], [1])[0]) == 0
         assert search.levels([1, 2], orders=(1,)).totals.tolist() == [[0, 0], [0, 0]]
 
 
@@ -444,7 +446,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def held_by(view: View, pattern: bytes, policy: Policy = EVERYTHING) -> dict[str, int]:
-    rows, counts = view.holders([*pattern], policy)
+    rows, counts = view.holders([*pattern], [len(pattern)], [1.0], policy)
     assert rows.tolist() == sorted(set(rows.tolist()))
     names = [view.document(row).external_id for row in rows.tolist()]
     return dict(zip(names, counts.tolist(), strict=True))
@@ -479,6 +481,20 @@ def test_a_view_counts_what_the_allowed_documents_hold(store: Store, tmp_path: P
                 assert mine.hits.tolist() == theirs.hits.tolist()
 
 
+def test_occurrences_of_several_lengths_weigh_what_they_are_said_to(store: Store) -> None:
+    text, sizes, weights = b"the winter of", (2, 4, 9), (0.25, 2.0, 64.0)
+    with store.reading() as view:
+        for _ in range(2):
+            rows, found = view.holders([*text], sizes, weights)
+            parts = [held_by(view, text[-size:]) for size in sizes]
+            names = [view.facts[row].external_id for row in rows.tolist()]
+            assert set(names) == set(parts[0])
+            for name, weight in zip(names, found.tolist(), strict=True):
+                assert weight == sum(unit * part.get(name, 0) for unit, part in zip(weights, parts, strict=True))
+        with pytest.raises(SiloError, match="for 2 tokens"):
+            view.holders([1, 2], [3], [1.0])
+
+
 def permitted(view: View, policy: Policy) -> set[str]:
     masks = [policy.allows(bucket) for bucket in view.buckets]
     return {
@@ -498,9 +514,11 @@ def test_frequent_answers_are_counted_once_and_cannot_be_changed(store: Store, m
             first.counts[0] = 7
         assert view.followers([*b" "]).tokens is first.tokens
         assert view.followers([*b"winter"]).tokens is not view.followers([*b"winter"]).tokens
-        assert view.holders([*b" "])[0] is view.holders([*b" "])[0]
         some = view.followers([*b" "], Policy.of(owners=["owner0", "owner1", "owner2"]))
         assert 1024 < some.total < first.total
+        assert view.followers([*b" "]).tokens is first.tokens
+        for owner in ("owner0", "owner3"):
+            assert view.followers([*b" "], Policy.of(owners=[owner, "owner1", "owner2"])).total > 1024
         assert view.followers([*b" "]).tokens is not first.tokens
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from silo.datastore.bucket import Bucket
 
 _SHIFT = 8
-_FEW = 4096
 Numbers = NDArray[np.int64]
+Weights = NDArray[np.float64]
 
 
 class TokenTable:
@@ -33,6 +33,7 @@ class TokenTable:
         self._firsts: Numbers = np.concatenate([*firsts, self._bases[-1:]])
         marks = np.arange(0, int(self._bases[-1]) + 1, 1 << _SHIFT)
         self._hints: Numbers = np.searchsorted(self._firsts, marks, side="right") - 1
+        self._idle: list[tuple[Numbers, Weights]] = []
 
     def look_up(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers, Numbers]:
         """Numbers of documents (-1 for bucket -1), positions within them, and tokens; in the shape given."""
@@ -41,15 +42,21 @@ class TokenTable:
         rows, positions, values = found.reshape(3, *buckets.shape)
         return rows, positions, values
 
-    def count_documents(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
-        """The numbers of the documents that hold these places, ascending, and how many each holds."""
-        rows = np.empty(len(places), dtype=np.int64)
-        _documents(buckets, places, self._bases, self._firsts, self._hints, rows)
-        if len(rows) <= _FEW:
-            return _tally(rows)
-        counts = np.bincount(rows)
-        found = np.flatnonzero(counts)
-        return found, counts[found]
+    def weigh(
+        self, buckets: NDArray[np.int32], places: NDArray[np.uint32], ends: Numbers, weights: Weights
+    ) -> tuple[Numbers, Weights]:
+        """The numbers of the documents that hold these places, ascending, and the weight of what each holds.
+
+        A place before `ends[0]` weighs `weights[0]`, one from there to `ends[1]` `weights[1]`, and so on.
+        """
+        try:
+            work = self._idle.pop()
+        except IndexError:
+            work = np.zeros((3, len(self._firsts) - 1), dtype=np.int64), np.zeros(len(self._firsts) - 1)
+        found = _weigh(buckets, places, ends, weights, self._bases, self._firsts, self._hints, *work)
+        self._idle.append(work)
+        rows, sums = found
+        return rows, sums
 
 
 @numba.njit(cache=True, nogil=True)
@@ -61,23 +68,42 @@ def _document(place: int, firsts: Numbers, hints: Numbers) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _documents(buckets: Any, places: Any, bases: Numbers, firsts: Numbers, hints: Numbers, rows: Numbers) -> None:
-    for at in range(len(places)):
-        rows[at] = _document(bases[buckets[at]] + np.int64(places[at]), firsts, hints)
+def _weigh(
+    buckets: Any,
+    places: Any,
+    ends: Numbers,
+    weights: Weights,
+    bases: Numbers,
+    firsts: Numbers,
+    hints: Numbers,
+    numbers: Numbers,
+    sums: Weights,
+) -> tuple[Numbers, Weights]:
+    """Counts are added up before they are multiplied, so that sums do not depend on the order of places.
 
-
-@numba.njit(cache=True, nogil=True)
-def _tally(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """The different rows, ascending, and how often each occurs; numpy takes longer to start for a few."""
-    ordered = np.sort(rows)
-    found, counts = np.empty_like(ordered), np.zeros_like(ordered)
-    made = 0
-    for row in ordered:
-        if made == 0 or found[made - 1] != row:
-            found[made] = row
-            made += 1
-        counts[made - 1] += 1
-    return found[:made], counts[:made]
+    `numbers` and `sums` are zeros, one for each document, and are left so.
+    """
+    counts, here, held = numbers
+    start, known = 0, 0
+    for level in range(len(ends)):
+        some = 0
+        for at in range(start, ends[level]):
+            row = _document(bases[buckets[at]] + np.int64(places[at]), firsts, hints)
+            if counts[row] == 0:
+                here[some] = row
+                some += 1
+            counts[row] += 1
+        for row in here[:some]:
+            if sums[row] == 0:
+                held[known] = row
+                known += 1
+            sums[row] += counts[row] * weights[level]
+            counts[row] = 0
+        start = ends[level]
+    rows = np.sort(held[:known])
+    found = sums[rows]
+    sums[rows] = 0
+    return rows, found
 
 
 @numba.njit(cache=True, nogil=True)

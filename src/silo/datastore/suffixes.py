@@ -169,10 +169,18 @@ class SuffixSearch:
         """What follows all of the context; nothing if it is empty or contains `begin`."""
         return Followers(*_followers(self._store(allowed), _tail(context, len(context))))
 
-    def holders(self, pattern: Ids, *, allowed: Allowed | None = None) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
-        """Bucket and place of the last token of every occurrence; none of an empty pattern or one with `begin`."""
-        buckets, places = _holders(self._store(allowed), _tail(pattern, len(pattern)))
-        return buckets, places
+    def holders(
+        self, ids: Ids, sizes: Sequence[int], *, allowed: Allowed | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.uint32], Ints]:
+        """Where the last tokens of `ids` occur, for several numbers of them, one after the other.
+
+        Bucket and place of the last token of every occurrence, and where those of each size end. No tokens, or tokens
+        with `begin` among them, occur nowhere.
+        """
+        wanted = np.array(sizes, dtype=np.int64)
+        _require(bool((wanted <= len(ids)).all()), f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
+        buckets, places, ends = _holders(self._store(allowed), _tail(ids, len(ids)), wanted)
+        return buckets, places, ends
 
     def levels(
         self, ids: Ids, start: int = 0, *, orders: Sequence[int], allowed: Allowed | None = None, longest: int = 1000
@@ -228,19 +236,25 @@ def _followers(store: Store, context: Ints) -> tuple[NDArray[np.uint32], Ints, i
 
 
 @kernel
-def _holders(store: Store, pattern: Ints) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
-    """Bucket and place of the last token of every allowed occurrence."""
-    spans = spans_of(store, pattern)
-    room, known = (spans[:, 1] - spans[:, 0]).sum(), 0
+def _holders(store: Store, ids: Ints, sizes: Ints) -> tuple[NDArray[np.int32], NDArray[np.uint32], Ints]:
+    """Bucket and place of the last token of every allowed occurrence, and where those of each size end."""
+    spans = np.empty((len(sizes), len(store[1]), 2), dtype=np.int64)
+    for level in range(len(sizes)):
+        spans[level] = spans_of(store, ids[len(ids) - sizes[level] :])
+    room, known = (spans[:, :, 1] - spans[:, :, 0]).sum(), 0
     buckets, places = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.uint32)
-    for number in range(len(spans)):
-        bucket = open_bucket(store, number)
-        for row in range(spans[number, 0], spans[number, 1]):
-            place = signed(bucket.suffixes[row])
-            if usable(bucket, place, len(pattern), False):
-                buckets[known], places[known] = number, place + len(pattern) - 1
-                known += 1
-    return buckets[:known], places[:known]
+    ends = np.empty(len(sizes), dtype=np.int64)
+    for level in range(len(sizes)):
+        size = sizes[level]
+        for number in range(len(store[1])):
+            bucket = open_bucket(store, number)
+            for row in range(spans[level, number, 0], spans[level, number, 1]):
+                place = signed(bucket.suffixes[row])
+                if usable(bucket, place, size, False):
+                    buckets[known], places[known] = number, place + size - 1
+                    known += 1
+        ends[level] = known
+    return buckets[:known], places[:known], ends
 
 
 @kernel

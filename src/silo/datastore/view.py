@@ -6,13 +6,12 @@ reads what was erased, and everything it derives from the buckets is derived onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,8 +38,6 @@ ROWS_PER_NEIGHBOUR = 16
 _POLICIES = 64
 _FREQUENT, _REMEMBERED = 1024, 1024
 """Counts over more occurrences than the first are remembered, at most the second number of them."""
-_Counts = tuple[NDArray[Any], NDArray[np.int64], int]
-"""What was counted, how often each occurs, and the sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +134,7 @@ class View:
         self.lock = SharedLock(root / READERS / generation.fingerprint[:32])
         self._guard = Lock()
         self._policies: dict[Policy, _Allowed] = {}
-        self._counted: dict[tuple[str, Policy, bytes], _Counts] = {}
+        self._followers: dict[tuple[Policy, bytes], Followers] = {}
         known = before._rows if before else None
         self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
         self._starts = np.cumsum([0, *map(len, buckets)])
@@ -260,38 +257,34 @@ class View:
         return self._suffixes.levels(ids, start, orders=orders, allowed=self._allowed_suffixes(policy))
 
     def followers(self, context: Ids, policy: Policy = EVERYTHING) -> Followers:
-        """What follows all of a context in allowed documents; its arrays may be shared and are read-only."""
-        return Followers(*self._remembered(self._count_followers, context, policy))
+        """What follows all of a context in allowed documents; read-only.
 
-    def holders(self, pattern: Ids, policy: Policy = EVERYTHING) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of the allowed documents that hold a pattern, ascending, and how often each does; read-only."""
-        rows, counts, _ = self._remembered(self._count_holders, pattern, policy)
-        return rows, counts
-
-    def _count_followers(self, context: Ids, allowed: AllowedSuffixes | None) -> _Counts:
-        found = self._suffixes.followers(context, allowed=allowed)
-        return found.tokens, found.counts, found.total
-
-    def _count_holders(self, pattern: Ids, allowed: AllowedSuffixes | None) -> _Counts:
-        buckets, places = self._suffixes.holders(pattern, allowed=allowed)
-        return *self._token_table.count_documents(buckets, places), len(places)
-
-    def _remembered(self, count: Callable[[Ids, AllowedSuffixes | None], _Counts], ids: Ids, policy: Policy) -> _Counts:
-        """Count, unless it was done before: short frequent contexts are asked for all the time."""
-        key = count.__name__, policy, np.asarray(ids, dtype=np.int64).tobytes()
+        Frequent ones are remembered: they are short and asked for all the time.
+        """
+        key = policy, np.asarray(context, dtype=np.int64).tobytes()
         with self._guard:
-            if key in self._counted:
-                self._counted[key] = self._counted.pop(key)
-                return self._counted[key]
-        found = count(ids, self._allowed_suffixes(policy))
-        for array in found[:2]:
+            if key in self._followers:
+                self._followers[key] = self._followers.pop(key)
+                return self._followers[key]
+        found = self._suffixes.followers(context, allowed=self._allowed_suffixes(policy))
+        for array in (found.tokens, found.counts):
             array.flags.writeable = False
-        if found[2] > _FREQUENT:
+        if found.total > _FREQUENT:
             with self._guard:
-                self._counted[key] = found
-                if len(self._counted) > _REMEMBERED:
-                    self._counted.pop(next(iter(self._counted)))
+                self._followers[key] = found
+                if len(self._followers) > _REMEMBERED:
+                    self._followers.pop(next(iter(self._followers)))
         return found
+
+    def holders(
+        self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The rows of the allowed documents that hold the last tokens of `ids`, ascending, and what this weighs.
+
+        An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0.
+        """
+        found = self._suffixes.holders(ids, sizes, allowed=self._allowed_suffixes(policy))
+        return self._token_table.weigh(*found, np.array(weights, dtype=np.float64))
 
     def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
         allowed = self.allowed(policy)

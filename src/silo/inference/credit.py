@@ -152,14 +152,12 @@ def _mass(prediction: Prediction, token: int, sources: Sources) -> Iterator[tupl
         for store in set(stores.tolist()):
             there = stores == store
             yield store, rows[there], held[there]
-    for level in prediction.levels:
-        weight = level_weight(prediction.weights, level.length)
-        at_token = np.searchsorted(level.tokens, token)
-        if weight == 0 or at_token == len(level.tokens) or level.tokens[at_token] != token:
-            continue
-        pattern = np.append(prediction.prefix[len(prediction.prefix) - level.length :], token)
-        for store, rows, counts in sources.holders(pattern):
-            yield store, rows, counts.astype(np.float64) * (weight / level.total)
+    weights = {
+        level.length + 1: level_weight(prediction.weights, level.length) / level.total for level in prediction.levels
+    }
+    sizes = [size for size, weight in weights.items() if weight > 0]
+    if sizes:
+        yield from sources.holders(np.append(prediction.prefix, token), sizes, [weights[size] for size in sizes])
 
 
 @numba.njit(cache=True, nogil=True)

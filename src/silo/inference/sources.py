@@ -106,12 +106,12 @@ class Sources:
             counts = np.bincount(where, weights=counts, minlength=len(tokens)).astype(np.int64)
         return Followers(len(context), tokens, counts, sum(part.total for part in parts))
 
-    def holders(self, pattern: NDArray[Any]) -> Iterator[tuple[int, Ints, Ints]]:
-        """Per store the rows of documents that hold the pattern, and how often."""
+    def holders(
+        self, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
+    ) -> Iterator[tuple[int, Ints, NDArray[np.float64]]]:
+        """Per store the rows of documents that hold the last tokens of `ids`, and the weight of the occurrences."""
         for at in self._with("ngram"):
-            rows, counts = self.views[at].holders(pattern, self.policy)
-            if len(rows):
-                yield at, rows, counts
+            yield at, *self.views[at].holders(ids, sizes, weights, self.policy)
 
     def passages(self, text: str, k: int) -> list[tuple[int, Passage]]:
         """The best passages of all stores."""
