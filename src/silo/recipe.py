@@ -81,6 +81,10 @@ class PiiRecipe:
     domains: tuple[str, ...] = ()
     max_masked_share: float = 0.5
 
+    def kinds(self, domain: str) -> tuple[str, ...]:
+        """What to mask in a domain."""
+        return self.mask if not self.domains or domain in self.domains else ()
+
 
 @dataclass(frozen=True, slots=True)
 class WeightsRecipe:

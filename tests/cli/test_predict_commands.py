@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +16,6 @@ from silo.cli import main
 from tests.conftest import record, write_jsonl
 from tests.inference.world import TEXTS, make_model, make_store
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "generate.md"
 PROMPT = "The quick brown fox"
 VALIDATION = [
     "The quick brown fox jumps over the wide sea. The licensee shall not sell the tea.",
@@ -223,15 +220,6 @@ def test_what_needs_a_store_says_so(run: Any, tmp_path: Path) -> None:
 def test_tuning_on_a_test_split_is_refused(run: Any) -> None:
     tune = ("store", "tune", "my-store", "--model", "my-model", "--save", "mine", "--jsonl", "test.jsonl")
     assert run(*tune, status=5)["error"]["code"] == "tuning-refused"
-
-
-def test_the_page_runs_as_written(run: Any) -> None:
-    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    commands = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    assert len(commands) == 8
-    for command in commands:
-        program, *arguments = shlex.split(command)
-        assert (program, main(arguments)) == ("silo", 0), command
 
 
 def test_silo_open_does_what_the_commands_do(place: Path, run: Any) -> None:

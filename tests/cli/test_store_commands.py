@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,34 @@ def test_a_folder_without_text_leaves_no_store(model: Path, tmp_path: Path, run:
     (tmp_path / "mine").mkdir()
     assert run("quickstart", str(tmp_path / "mine"), "--model", str(model), status=3)["error"]["code"] == "input-empty"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_recipe_masks_and_limits_what_a_store_gets(model: Path, tmp_path: Path, run: Any) -> None:
+    records = [record("a", "Write to ada@example.org, please. " * 3), record("b", words(900, 400))]
+    write_jsonl(tmp_path / "notes[1].jsonl", records)
+    source = '[[source]]\nkind = "jsonl"\npaths = ["notes*.jsonl"]\n'
+    (tmp_path / "recipe.toml").write_text(f'{source}[limits]\nmax_record_bytes = 1200\n[pii]\nmask = ["email"]\n')
+    for name in ("masked", "plain"):
+        run("store", "create", str(tmp_path / name), "--model", str(model), "--search", "ngram")
+    added = run("store", "add", str(tmp_path / "masked"), str(tmp_path / "recipe.toml"))
+    assert (added["added"], added["quarantined"]) == (1, 1)
+    assert not run("store", "list", str(tmp_path / "masked"), "--query", "ada@example.org")
+    plain = run("store", "add", str(tmp_path / "plain"), "--jsonl", str(tmp_path / "notes[1].jsonl"))
+    assert plain["added"] == 2, "a name on the command line is no pattern"
+    assert len(run("store", "list", str(tmp_path / "plain"), "--query", "ada@example.org")) == 1
+
+
+def test_replayed_erasures_hand_out_their_salts(model: Path, files: dict[str, Path], tmp_path: Path, run: Any) -> None:
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    run("store", "create", str(store), "--model", str(model), "--search", "ngram")
+    run("store", "add", str(store), "--jsonl", str(files["all"]))
+    shutil.copytree(store / "data", backup)
+    first = run("store", "erase", str(store), "--document", "g1")
+    shutil.rmtree(store / "data")
+    shutil.copytree(backup, store / "data")
+    again = run("store", "replay", str(store), "--salts", str(tmp_path / "salts.json"))
+    (name,) = again["documents"]
+    assert again["salts"] == json.loads((tmp_path / "salts.json").read_text()) == {name: again["salts"][name]}
+    proof = ["receipt", "verify", again["receipts"][0], "--document", name, "--salt", again["salts"][name]]
+    assert run(*proof)["document_proven"]
+    assert main(["receipt", "verify", first["receipt"], *again["receipts"], "--json"]) == 0

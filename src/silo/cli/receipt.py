@@ -18,7 +18,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("receipt", metavar="FILE", help="the receipt")
+    parser.add_argument("receipts", nargs="+", metavar="FILE", help="the receipt, or several")
     parser.add_argument("--key", metavar="FILE", help="the public key you trust; without it the receipt's own is used")
     parser.add_argument("--log", metavar="FILE", help="a copy of the store's log.jsonl, which must hold the erasure")
     parser.add_argument("--document", metavar="ID", help="the document the receipt should speak of; needs --salt")
@@ -32,16 +32,17 @@ def _verify(arguments: argparse.Namespace) -> int:
     if (arguments.document is None) != (arguments.salt is None):
         raise SiloError("usage", "--document and --salt belong together")
     key = _key_bytes(Path(arguments.key)) if arguments.key else None
-    receipt = read_receipt(Path(arguments.receipt))
-    findings = check_receipt(receipt, key=key, journal=Path(arguments.log) if arguments.log else None)
-    if arguments.document is not None:
-        if not proves(receipt, arguments.document, arguments.salt):
-            raise SiloError("receipt-invalid", "it does not speak of this document under this salt", _OTHER)
-        findings["document_proven"] = True
-    if arguments.json:
-        show.print_json(findings)
-    elif not arguments.quiet:
-        _show(findings)
+    for file in map(Path, arguments.receipts):
+        receipt = read_receipt(file)
+        findings = check_receipt(receipt, key=key, journal=Path(arguments.log) if arguments.log else None)
+        if arguments.document is not None:
+            if not proves(receipt, arguments.document, arguments.salt):
+                raise SiloError("receipt-invalid", "it does not speak of this document under this salt", _OTHER)
+            findings["document_proven"] = True
+        if arguments.json:
+            show.print_json(findings)
+        elif not arguments.quiet:
+            _show(file, findings)
     return 0
 
 
@@ -57,11 +58,11 @@ def _key_bytes(path: Path) -> bytes:
         raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
 
 
-def _show(findings: dict[str, Any]) -> None:
+def _show(file: Path, findings: dict[str, Any]) -> None:
     lists = ("checks", "failed_checks", "models_that_list_it", "exclusions")
     rows = {name: value for name, value in findings.items() if name not in lists}
     rows["models_that_list_it"] = ", ".join(findings["models_that_list_it"]) or "none"
-    show.facts("the receipt is genuine", rows, as_json=False)
+    show.facts(f"{file.name}: the receipt is genuine", rows, as_json=False)
     failed = findings["failed_checks"]
     results = [[name, str(value), "failed" if name in failed else ""] for name, value in findings["checks"].items()]
     show.table("checks made", ("check", "result", ""), results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from silo.errors import SiloError
 
 if TYPE_CHECKING:
     from silo.datastore.selection import Selector
-    from silo.recipe import SourceRecipe
+    from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
 
 _LISTED = 20
+_STDIN = "-"
 _SELECTORS = {
     "document": "one document, by silo's id or the record's own",
     "owner": "everything of an owner",
@@ -89,11 +90,11 @@ def _add(arguments: argparse.Namespace) -> int:
     from silo.datastore.store import ADDING
     from silo.inference.stores import open_store
 
-    sources, base = _sources(arguments)
+    recipe, base = _recipe(arguments)
     store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
     quarantined: list[Quarantined] = []
     with show.progress(quiet=arguments.quiet) as advance:
-        done = store.add(_documents(sources, base, store.root / ADDING, quarantined), advance=advance)
+        done = store.add(_documents(recipe, base, store.root / ADDING, quarantined), advance=advance)
     found: dict[str, Any] = {
         "read": done.read + len(quarantined),
         "added": done.added,
@@ -116,7 +117,7 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(arguments: argparse.Namespace) -> tuple[list[SourceRecipe], Path]:
+def _recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
     from silo.recipe import CorpusRecipe, SourceRecipe, load_recipe
 
     given = [name for name in ("recipe", "jsonl", "folder") if getattr(arguments, name)]
@@ -124,16 +125,17 @@ def _sources(arguments: argparse.Namespace) -> tuple[list[SourceRecipe], Path]:
         raise SiloError("usage", "give one of RECIPE.toml, --jsonl and --folder")
     if arguments.recipe:
         path = Path(arguments.recipe)
-        return list(load_recipe(path, CorpusRecipe).source), path.absolute().parent
+        return load_recipe(path, CorpusRecipe), path.absolute().parent
     if arguments.jsonl:
-        return [SourceRecipe("jsonl", tuple(arguments.jsonl))], Path.cwd()
-    paths = tuple(show.literal_paths([arguments.folder]))
-    return [SourceRecipe("folder", paths, license=arguments.license, owner=arguments.owner)], Path.cwd()
+        files = (path if path == _STDIN else show.literal_paths([path])[0] for path in arguments.jsonl)
+        source = SourceRecipe("jsonl", tuple(files))
+    else:
+        paths = tuple(show.literal_paths([arguments.folder]))
+        source = SourceRecipe("folder", paths, license=arguments.license, owner=arguments.owner)
+    return CorpusRecipe(source=(source,)), Path.cwd()
 
 
-def _documents(
-    sources: list[SourceRecipe], base: Path, adding: Path, quarantined: list[Quarantined]
-) -> Iterator[Document]:
+def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined]) -> Iterator[Document]:
     """Every readable record with its verdict; unreadable ones are noted and left out.
 
     Standard input is kept in `adding` meanwhile, which the store empties whatever happens.
@@ -142,14 +144,14 @@ def _documents(
 
     from silo.corpus.stages import read_documents
 
-    for source in sources:
-        if source.kind == "jsonl" and "-" in source.paths:
+    for source in recipe.source:
+        if source.kind == "jsonl" and _STDIN in source.paths:
             place = adding / "stdin.jsonl"
             adding.mkdir(exist_ok=True)
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
-            source = replace(source, paths=tuple(str(place) if path == "-" else path for path in source.paths))
-        yield from read_documents(source, base, quarantined)
+            source = replace(source, paths=tuple(str(place) if path == _STDIN else path for path in source.paths))
+        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -251,9 +253,13 @@ def _erase(arguments: argparse.Namespace) -> int:
         show.print_json({**found, "salts": done.salts})
         return 0
     show.facts(f"erased from {arguments.path}", {**found, "documents": len(done.documents)}, as_json=False)
-    if done.salts and not arguments.salts:
-        show.say("the owner's salts were not written: use --salts FILE or --json to hand them out")
+    _remind_of_salts(done.salts, arguments.salts)
     return 0
+
+
+def _remind_of_salts(salts: Mapping[str, str], file: str | None) -> None:
+    if salts and not file:
+        show.say("the owner's salts were not written: use --salts FILE or --json to hand them out")
 
 
 def _add_allow(parser: argparse.ArgumentParser) -> None:
@@ -270,16 +276,25 @@ def _allow(arguments: argparse.Namespace) -> int:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--salts", metavar="FILE", help="write the owners' salts here")
     parser.set_defaults(run=_replay)
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    from silo.files import write_json
     from silo.inference.stores import open_store
 
     done = open_store(Path(arguments.path)).replay()
     names = [name for item in done for name in item.documents]
-    found = {"documents": names if arguments.json else len(names), "receipts": [str(item.receipt) for item in done]}
-    show.facts(arguments.path, found, as_json=arguments.json)
+    salts = {name: salt for item in done for name, salt in item.salts.items()}
+    if arguments.salts and salts:
+        write_json(Path(arguments.salts), salts)
+    found: dict[str, Any] = {"receipts": [str(item.receipt) for item in done]}
+    if arguments.json:
+        show.print_json({**found, "documents": names, "salts": salts})
+        return 0
+    show.facts(arguments.path, {**found, "documents": len(names)}, as_json=False)
+    _remind_of_salts(salts, arguments.salts)
     return 0
 
 

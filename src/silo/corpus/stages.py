@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from silo.corpus.dedup import NearDuplicates
 from silo.corpus.shards import INDEX, RECORDS, TOKENS, ShardWriter, directory_name, write_tokens
 from silo.corpus.sources import Part, plan, read
 from silo.corpus.spool import KEPT, SAME_TEXT, RunWriter, Spooled, merged, open_runs
-from silo.corpus.text import mask_personal_data, masked_share, normalise
+from silo.corpus.text import check_kinds, mask_personal_data, masked_share, normalise
 from silo.corpus.tokens import Tokenizer, load_tokenizer
 from silo.corpus.units import tick
 from silo.files import file_sha256, remove_tree
-from silo.recipe import MIB, CorpusRecipe, Limits, SourceRecipe
+from silo.recipe import MIB, CorpusRecipe, Limits, PiiRecipe, SourceRecipe
 from silo.records import Candidate, Document, Quarantined, Right, Tier, document_id
 from silo.rights import read_header, resolve
 
@@ -81,13 +81,23 @@ def read_part(part: Part, directory: str, limits: Limits) -> dict[str, Any]:
     }
 
 
-def read_documents(source: SourceRecipe, base: Path, unreadable: list[Quarantined]) -> Iterator[Document]:
-    """Every record of a source that can be read, with its verdict; the others are noted."""
+def read_documents(
+    source: SourceRecipe,
+    base: Path,
+    unreadable: list[Quarantined],
+    *,
+    limits: Limits | None = None,
+    pii: PiiRecipe | None = None,
+) -> Iterator[Document]:
+    """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
+    masks = pii or PiiRecipe()
+    check_kinds(masks.mask)
     deny = tuple(map(Right, source.deny))
     for part in plan(source, base):
-        for item in read(part, Limits()):
+        for item in read(part, limits or Limits()):
             if isinstance(item, Candidate):
-                yield judge(item, deny)
+                document = judge(item, deny)
+                yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
             else:
                 unreadable.append(item)
 
@@ -121,7 +131,7 @@ class _Cleaner:
     def __init__(self, recipe: CorpusRecipe, domain: str, text_bytes: int, evaluation: str) -> None:
         self.clock = Clock()
         self._recipe = recipe
-        self._masks = recipe.pii.mask if not recipe.pii.domains or domain in recipe.pii.domains else ()
+        self._masks = recipe.pii.kinds(domain)
         self._near = NearDuplicates.for_text(recipe.dedup, text_bytes) if recipe.dedup.enabled else None
         self._evaluation = EvaluationText.open(Path(evaluation), recipe.decontaminate) if evaluation else None
 
