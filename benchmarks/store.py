@@ -13,9 +13,11 @@ import argparse
 import json
 import platform
 import random
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from silo.corpus.stages import read_documents
 from silo.datastore.selection import Selector
 from silo.datastore.store import PROBES, Store
 from silo.files import MANIFEST, read_json, remove_tree, write_json
+from silo.inference.codec import codec_key
 from silo.inference.stores import create_store, open_store
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
@@ -45,8 +48,13 @@ Keys = NDArray[np.float32]
 
 def main() -> int:
     arguments = parsed()
-    encoder = DocumentEncoder(LanguageModel.open(arguments.model))
-    result: dict[str, Any] = {"machine": machine(), "model": arguments.model.name, "domains": arguments.domains}
+    encoder = DocumentEncoder(LanguageModel.open(arguments.model), codec_key(arguments.model))
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "model": arguments.model.name,
+        "key": encoder.key,
+        "domains": arguments.domains,
+    }
     result["filling"] = filling(arguments, encoder)
     say(f"filling: {result['filling']}")
     store = whole_store(arguments, result)
@@ -134,7 +142,8 @@ def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
     place.parent.mkdir(parents=True, exist_ok=True)
     store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, arguments.model)
     begun, worked = time.perf_counter(), time.process_time()
-    added = store.add(documents(arguments.domains, arguments.tokens), advance=show)
+    memory: dict[str, int] = {}
+    added = store.add(documents(arguments.domains, arguments.tokens), advance=partial(show, memory))
     if not added.added and arguments.out.with_suffix(".json").exists():
         result["build"] = read_json(arguments.out.with_suffix(".json"))["build"]
         return store
@@ -143,14 +152,18 @@ def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
         "processor_seconds": round(time.process_time() - worked, 1),
         "added": added.added,
         "refused": dict(added.reasons),
+        "memory_mb": memory,
         "written_share": round(added.written_bytes / max(1, store.stats()["bytes"]), 3),
     }
     return store
 
 
-def show(stage: str, done: int, total: int) -> None:
+def show(memory: dict[str, int], stage: str, done: int, total: int) -> None:
+    """Print progress, and note the memory of the process after each tenth of a stage."""
     if total:
         print(f"\r{stage} {100 * done / total:5.1f} %", end="", file=sys.stderr, flush=True)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        memory.setdefault(f"{stage} {100 * done // total // 10 * 10} %", pages * resource.getpagesize() >> 20)
 
 
 def query_keys(encoder: DocumentEncoder, domains: list[str]) -> Keys:

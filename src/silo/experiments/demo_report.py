@@ -46,7 +46,7 @@ def write_report(found: Findings, path: Path) -> None:
         _generation(found),
         _opt_out(found),
         _proof(facts["proof"], facts["opt_out"]),
-        _next(),
+        _next(next((name for name in facts["store"]["owners"] if name != facts["opt_out"]["owner"]), "NAME")),
     ]
     body = "\n".join(parts)
     page = (
@@ -202,10 +202,10 @@ def _proof(proof: dict[str, Any], opt_out: dict[str, Any]) -> str:
     )
 
 
-def _next() -> str:
+def _next(owner: str) -> str:
     return (
         "<h2>7. What to try next</h2><ul><li><code>silo quickstart FOLDER --model MODEL</code>: your own documents</li>"
         "<li><code>silo generate --model silo-demo/models/demo --store silo-demo/stores/demo --settings demo --home "
         "silo-demo 'import os'</code></li><li><code>silo generate ... --policy 'license == \"MPL-2.0\"'</code></li>"
-        "<li><code>silo store erase silo-demo/stores/demo --owner hypothesis --dry-run</code></li></ul>"
+        f"<li><code>silo store erase silo-demo/stores/demo --owner {escape(owner)} --dry-run</code></li></ul>"
     )
