@@ -33,7 +33,7 @@ from silo.records import Document
 
 EXACT_ROWS = 50_000
 """With no more allowed rows than this every row is compared."""
-ROWS_PER_NEIGHBOUR = 16
+ROWS_PER_NEIGHBOUR = 12
 """Lists are read until so many allowed rows per neighbour were seen: lists differ in size by orders of magnitude."""
 _POLICIES = 64
 _FREQUENT, _REMEMBERED = 1024, 1024
