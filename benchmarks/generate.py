@@ -32,10 +32,12 @@ from silo.datastore.store import Store
 from silo.evaluation.tune import first_tokens
 from silo.files import write_json
 from silo.inference.answer import Answer
+from silo.inference.codec import codec_key
 from silo.inference.generate import Wish, generate
 from silo.inference.predictor import Encoder, Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings
+from silo.inference.stores import model_of
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
@@ -54,7 +56,7 @@ LARGE = Preset("100m", 768, 12, 12, 2048, vocabulary=8192, context=1024, tied=Tr
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=ROOT / "silo-home" / "models" / "pdsw")
+    parser.add_argument("--model", type=Path, help="the model the stores were made with, unless they know where it is")
     parser.add_argument("--store", type=Path, action="append", required=True)
     parser.add_argument("--domain", default="clinical_notes")
     parser.add_argument("--rounds", type=int, default=5)
@@ -128,8 +130,9 @@ def page(found: dict[str, Any]) -> str:
 
 
 def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
-    predictors = {method: opened(arguments.model, place, method) for method in METHODS}
-    control = opened(arguments.model, place, "lm")
+    model = found_model(arguments, place)
+    predictors = {method: opened(model, place, method) for method in METHODS}
+    control = opened(model, place, "lm")
     ric = predictors["ric"].leads
     assert ric is not None
     control.windows = Windows(control.model.context, ric.windows.stride)
@@ -153,12 +156,19 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     slower["credit"] = round(written["knn+ngram, no credit"] / written["knn+ngram"], 3)
     return {
         "store": place.name,
+        "key": codec_key(model),
         "store_tokens": predictors["knn"].stores[0].stats()["tokens"],
         "parameters": parameter_count(lm.model.network),
         "generate_tokens_per_second": written,
         "score_tokens_per_second": read,
         "times_slower": slower,
     }
+
+
+def found_model(arguments: argparse.Namespace, place: Path) -> Path:
+    model: Path | None = arguments.model or model_of(place)
+    assert model is not None, "give --model"
+    return model
 
 
 def opened(model: Path, place: Path, method: str) -> Predictor:
@@ -208,9 +218,10 @@ def large(arguments: argparse.Namespace) -> dict[str, Any]:
     """Generation of a network of the 100M class, with a store of a million random keys."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        small = LanguageModel.open(arguments.model)
+        tokenizer_file = found_model(arguments, arguments.store[0]) / "tokenizer.json"
+        small = LanguageModel.open(tokenizer_file.parent)
         network = make_network(LARGE, vocabulary=small.vocabulary, begin=small.tokenizer.begin, seed=0)
-        save_model(network, arguments.model / "tokenizer.json", place / "model", {"origin": "random"})
+        save_model(network, tokenizer_file, place / "model", {"origin": "random"})
         model = LanguageModel.open(place / "model")
         encoder = DocumentEncoder(model)
         texts = [document.text for document in documents([arguments.domain], 1_000_000)]
