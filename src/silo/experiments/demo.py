@@ -170,7 +170,7 @@ class _Demo:
                 vocabulary=sizes.vocabulary,
                 context=sizes.context,
                 max_tokens=sizes.train_tokens,
-                batch_tokens=4096,
+                batch_tokens=2048,
                 micro_batch=8,
                 learning_rate=2e-3,
                 checkpoint_every=200_000,

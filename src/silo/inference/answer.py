@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from silo.datastore.selection import Selector
@@ -26,18 +27,14 @@ _DUTIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
-    """A prompt, its continuation step by step, the documents it is made of, and the notices.
-
-    `documents` have their shares in all tokens added up; documents put before the text follow with share 0.
-    """
+    """A prompt, its continuation step by step, and the notices."""
 
     prompt: str
     steps: tuple[Step, ...]
     finish_reason: str
     policy: str
-    documents: tuple[Credit, ...]
     notices: tuple[str, ...]
 
     @classmethod
@@ -45,12 +42,14 @@ class Answer:
         """Collect a finished generation."""
         tokens = tuple(step for step in steps if step.token >= 0)
         finish = steps[-1].finish if steps else "length"
-        context = dict.fromkeys(item for step in tokens for item in step.credits.context)
-        documents = (*by_document(step.credits for step in tokens), *context)
-        bar = NOTICE_SHARE * len(tokens)
-        named = dict.fromkeys(item.document for item in documents if item.context or item.share >= bar)
-        notices = tuple(_notices(_documents(predictor, named)))
-        return cls(prompt, tuple(steps), finish, describe(predictor.policy), documents, notices)
+        named = [*by_document((step.credits for step in tokens), NOTICE_SHARE * len(tokens)), *_context(tokens)]
+        notices = tuple(_notices(_documents(predictor, dict.fromkeys(item.document for item in named))))
+        return cls(prompt, tuple(steps), finish, describe(predictor.policy), notices)
+
+    @cached_property
+    def documents(self) -> tuple[Credit, ...]:
+        """The documents with their shares in all tokens added up, then those put before the text, with share 0."""
+        return (*by_document(step.credits for step in self.tokens), *_context(self.tokens))
 
     @property
     def tokens(self) -> tuple[Step, ...]:
@@ -96,6 +95,10 @@ class Answer:
             "sentences": self.sentences(),
             "tokens": [step.as_json() for step in self.tokens],
         }
+
+
+def _context(tokens: Iterable[Step]) -> Iterable[Credit]:
+    return dict.fromkeys(item for step in tokens for item in step.credits.context)
 
 
 def _mean_shares(documents: Iterable[Credit], tokens: int, by: str = "document") -> list[tuple[str, float]]:

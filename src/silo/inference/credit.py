@@ -174,8 +174,8 @@ def _added_up(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
     return found[:made], sums[:made]
 
 
-def by_document(credits: Iterable[Credits]) -> list[Credit]:
-    """Every document of some tokens once, with its shares added up, largest first."""
+def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
+    """Every document of some tokens once, with its shares added up, largest first; those below `least` are left out."""
     parts: dict[tuple[int, FactTable], list[_Part]] = defaultdict(list)
     for token in credits:
         for part in token.parts:
@@ -183,10 +183,13 @@ def by_document(credits: Iterable[Credits]) -> list[Credit]:
     found: dict[tuple[int, str], Credit] = {}
     for (store, facts), held in parts.items():
         columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
-        for item in _Part(store, facts, *_added_up(*columns)).credits():
+        total = _Part(store, facts, *_added_up(*columns))
+        if len(parts) == 1:
+            total = total.only(total.shares >= least)
+        for item in total.credits():
             before = found.get((store, item.document))
             found[store, item.document] = item._replace(share=item.share + before.share) if before else item
-    return sorted(found.values(), key=_largest_first)
+    return sorted((item for item in found.values() if item.share >= least), key=_largest_first)
 
 
 def roll_up(credits: Iterable[Credit], by: str = "document") -> list[tuple[str, float]]:
