@@ -172,11 +172,18 @@ def _work_together(
 
 
 def _hire(job: Job, guard: Path | None) -> tuple[Any, Any]:
-    """A new worker process and the link to it."""
+    """A new worker process and the link to it.
+
+    An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, job, os.getpid(), guard), daemon=True)
-    process.start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return ours, process
 
