@@ -99,7 +99,7 @@ def page(found: dict[str, Any]) -> str:
         "",
     ]
     names = list(found["stores"][0]["times_slower"])
-    sizes = [f"{item['store_tokens'] / 1e6:.1f}M tokens" for item in found["stores"]]
+    sizes = [f"{item['store_tokens'] / 1e6:.1f}M tokens, {item['key']} keys" for item in found["stores"]]
     lines += [f"| | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
     for name in names:
         lines.append(f"| {name} | {' | '.join(str(item['times_slower'][name]) for item in found['stores'])} |")
