@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -141,6 +142,27 @@ def test_ffn_key_is_the_input_of_the_last_feed_forward_network(
         before = model.network(input_ids=IDS, output_hidden_states=True).hidden_states[-2]
         assert torch.equal(found.keys, by_hand(model.network.base_model, before))
         assert torch.equal(found.hidden, model.hidden(IDS))
+        assert torch.equal(model.keys(IDS, "ffn"), found.keys)
+
+
+def test_nothing_is_computed_beyond_the_keys(saved: Path) -> None:
+    model, ran = LanguageModel.open(saved), []
+    model.network.base_model.layers[-1].mlp.register_forward_hook(lambda *_: ran.append(True))
+    with torch.inference_mode():
+        keys = model.keys(IDS, "ffn")
+        assert not ran
+        assert torch.equal(keys, model.states(IDS, "ffn").keys)
+    assert ran
+
+
+def test_a_feed_forward_network_that_layers_share_ends_a_pass_at_its_last_use(saved: Path) -> None:
+    opened = LanguageModel.open(saved)
+    layers = opened.network.base_model.layers
+    layers[0].mlp = layers[-1].mlp
+    model = replace(opened, feeds=2)
+    with torch.inference_mode():
+        assert torch.equal(model.keys(IDS, "ffn"), model.states(IDS, "ffn").keys)
+        assert not torch.equal(model.keys(IDS, "ffn"), replace(opened, feeds=1).keys(IDS, "ffn"))
 
 
 def test_final_key_is_the_hidden_state(saved: Path) -> None:
@@ -148,6 +170,7 @@ def test_final_key_is_the_hidden_state(saved: Path) -> None:
     with torch.inference_mode():
         found = model.states(IDS)
         assert found.keys is found.hidden
+        assert torch.equal(model.keys(IDS), found.keys)
         assert torch.equal(found.hidden, model.hidden(IDS))
 
 

@@ -122,7 +122,7 @@ class DocumentEncoder:
         for at, piece in enumerate(batch):
             ids = documents[piece.document][piece.start : piece.until].astype(np.int64)
             rows[at, : len(ids)] = torch.from_numpy(ids)
-        keys: Keys = self.model.states(rows, self.key).keys.float().numpy()
+        keys: Keys = self.model.keys(rows, self.key).float().numpy()
         return np.concatenate([keys[at, piece.span] for at, piece in enumerate(batch)])
 
 

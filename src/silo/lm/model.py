@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,21 @@ _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
 _FEED_FORWARD = ("mlp", "feed_forward")
 
-_noted: ContextVar[list[Tensor] | None] = ContextVar("noted", default=None)
-"""Where the pass under way in this thread notes the input of the last feed-forward network; None to note nothing."""
+
+class _Known(Exception):
+    """Ends a pass of which nothing more is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """Inputs of the last feed-forward network; the pass ends once there are `enough` (0: it goes on to its end)."""
+
+    inputs: list[Tensor]
+    enough: int
+
+
+_noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
+"""Where the pass under way in this thread notes them; None to note nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,8 @@ class LanguageModel:
     manifest: dict[str, Any]
     plain_head: bool
     """True where logits are the head applied to the final state and nothing more; some networks cap or scale them."""
+    feeds: int
+    """How often a pass runs the last feed-forward network: more than once where layers share it, 0 if it has none."""
 
     @classmethod
     def open(cls, root: Path, *, threads: int | None = None, device: str = "cpu") -> LanguageModel:
@@ -98,8 +113,8 @@ class LanguageModel:
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
-        _watch_feed_forward(network)
-        return cls(root, network, tokenizer, manifest, has_plain_head(network, tokenizer.begin))
+        plain, feeds = has_plain_head(network, tokenizer.begin), _watch_feed_forward(network, tokenizer.begin)
+        return cls(root, network, tokenizer, manifest, plain, feeds)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
         """Logits [batch, length, vocabulary] and hidden states [batch, length, hidden size] of token ids."""
@@ -117,7 +132,15 @@ class LanguageModel:
         """Hidden states and keys [batch, length, hidden size] of token ids, in one pass."""
         with _noting() as inputs:
             hidden = self.hidden(ids)
-        return States(hidden, self._keys(key, hidden, inputs))
+        return States(hidden, hidden if key == "final" else self._fed(key, inputs, hidden.shape))
+
+    def keys(self, ids: Tensor, key: Key = "final") -> Tensor:
+        """The keys of `states`; nothing is computed beyond them."""
+        if key == "final":
+            return self.hidden(ids)
+        with _noting(self.feeds) as inputs, suppress(_Known):
+            self.hidden(ids)
+        return self._fed(key, inputs, torch.Size((*ids.shape, self.hidden_size)))
 
     def step(self, ids: Tensor, cache: Any, key: Key = "final") -> Stepped:
         """The last logits and key of tokens that follow what the cache holds; the cache grows by them."""
@@ -130,24 +153,23 @@ class LanguageModel:
                     input_ids=ids, past_key_values=cache, use_cache=True, output_hidden_states=True, logits_to_keep=1
                 )
                 hidden, logits = answer.hidden_states[-1], answer.logits[:, -1]
-        return Stepped(logits, self._keys(key, hidden, inputs)[:, -1])
+        keys = hidden if key == "final" else self._fed(key, inputs, hidden.shape)
+        return Stepped(logits, keys[:, -1])
 
     @torch.inference_mode()
     def usual_key(self) -> Key:
         """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
         try:
-            self.states(torch.tensor([[self.tokenizer.begin]], device=self.network.device), "ffn")
+            self.keys(torch.tensor([[self.tokenizer.begin]], device=self.network.device), "ffn")
         except SiloError:
             return "final"
         return "ffn"
 
-    def _keys(self, key: Key, hidden: Tensor, inputs: list[Tensor]) -> Tensor:
-        """The keys of a pass: its hidden states, or what the last feed-forward network was given."""
+    def _fed(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
+        """What the last feed-forward network was given."""
         if key not in get_args(Key):
             raise SiloError("usage", f"keys are {', '.join(get_args(Key))}, not {key!r}")
-        if key == "final":
-            return hidden
-        if not inputs or inputs[-1].shape != hidden.shape:
+        if not inputs or inputs[-1].shape != shape:
             kind = self.network.config.model_type
             raise SiloError("usage", f"the key {key} is not offered for the architecture {kind}", "use the key final")
         return inputs[-1]
@@ -287,27 +309,33 @@ def _body(network: Any) -> Any:
     return getattr(network, network.base_model_prefix)
 
 
-def _watch_feed_forward(network: Any) -> None:
-    """Let every pass offer the input of the last feed-forward network, for `_noting` to take.
+@torch.inference_mode()
+def _watch_feed_forward(network: Any, begin: int) -> int:
+    """Let every pass offer the input of the last feed-forward network, for `_noting` to take; how often it does so.
 
     Done once, on opening: torch's hooks may not come and go while other threads run the network.
     """
     modules = [module for name, module in network.named_modules() if name.rpartition(".")[2] in _FEED_FORWARD]
     for module in modules[-1:]:
         module.register_forward_pre_hook(_note_input)
+    with _noting() as inputs:
+        network(input_ids=torch.tensor([[begin]], device=network.device), use_cache=False)
+    return len(inputs)
 
 
 def _note_input(_: Any, inputs: tuple[Any, ...]) -> None:
     noted = _noted.get()
     if noted is not None:
-        noted.extend(inputs[:1])
+        noted.inputs.extend(inputs[:1])
+        if len(noted.inputs) == noted.enough:
+            raise _Known
 
 
 @contextmanager
-def _noting() -> Iterator[list[Tensor]]:
+def _noting(enough: int = 0) -> Iterator[list[Tensor]]:
     """Collect what `_watch_feed_forward` offers during passes of this thread."""
     inputs: list[Tensor] = []
-    before = _noted.set(inputs)
+    before = _noted.set(_Notes(inputs, enough))
     try:
         yield inputs
     finally:

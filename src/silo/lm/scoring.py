@@ -202,4 +202,4 @@ def _states_and_head(
     if key in (None, "final"):
         output = model.forward(ids)
         return output.logits, output.hidden, nn.Identity()
-    return model.forward(ids).logits, model.states(ids, key=key).keys, nn.Identity()
+    return model.forward(ids).logits, model.keys(ids, key), nn.Identity()
