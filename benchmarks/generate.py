@@ -2,9 +2,9 @@
 
     python benchmarks/generate.py --store PATH [--store PATH ...] [--model DIR] [--large]
 
-Contestants take turns; medians of rounds are compared. `--store` are stores of the model, for example those that
-benchmarks/methods.py (1M tokens) and benchmarks/store.py (10M) leave in build/. `--large` adds a network of the 100M
-class with random weights and a store of random keys (time only). Writes docs/results/generate.json.
+Contestants take turns; what one costs more than another is the median over rounds. `--store` are stores of the model,
+for example those that benchmarks/methods.py (1M tokens) and benchmarks/store.py (10M) leave in build/. `--large` adds a
+network of the 100M class with random weights and a store of random keys (time only). Writes docs/results/generate.json.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"
 Contest = dict[str, Callable[[], object]]
 METHODS = ("lm", "knn", "ngram", "knn+ngram", "ric")
+NO_CREDIT = "knn+ngram, no credit"
 GOALS = {"generate knn 1M": 1.3, "generate knn 10M": 1.6, "score knn 1M": 2.0, "large": 1.1, "ric": 1.5, "credit": 1.05}
 """Times slower at most. A goal without a size holds for every store."""
 LARGE = Preset("100m", 768, 12, 12, 2048, vocabulary=8192, context=1024, tied=True)
@@ -59,7 +61,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="the model the stores were made with, unless they know where it is")
     parser.add_argument("--store", type=Path, action="append", required=True)
     parser.add_argument("--domain", default="clinical_notes")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=100, help="generated per turn")
     parser.add_argument("--score-tokens", type=int, default=8_192, help="scored per turn")
     parser.add_argument("--large", action="store_true")
@@ -144,23 +146,23 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     prompt = lm.tokenizer.decode(text.ids[1:200])
     torch.set_num_threads(1)
     writers: Contest = {name: partial(write, one, prompt, arguments.tokens) for name, one in predictors.items()}
-    writers["knn+ngram, no credit"] = lambda: write(predictors["knn+ngram"], prompt, arguments.tokens, credit=False)
-    written = rates(writers, arguments.rounds, arguments.tokens)
+    writers[NO_CREDIT] = lambda: write(predictors["knn+ngram"], prompt, arguments.tokens, credit=False)
+    written = Rounds.of(writers, arguments.rounds, arguments.tokens)
     torch.set_num_threads(2)
     readers: Contest = {name: partial(score_text, one, text) for name, one in predictors.items()}
     readers["lm, input of ric"] = lambda: score_text(control, text)
-    read = rates(readers, max(2, arguments.rounds // 2), arguments.score_tokens)
-    slower = {f"generate {name}": round(written["lm"] / rate, 3) for name, rate in written.items()}
-    slower |= {f"score {name}": round(read["lm"] / rate, 3) for name, rate in read.items()}
-    slower["score ric, equal input"] = round(read["lm, input of ric"] / read["ric"], 3)
-    slower["credit"] = round(written["knn+ngram, no credit"] / written["knn+ngram"], 3)
+    read = Rounds.of(readers, max(3, arguments.rounds // 2), arguments.score_tokens)
+    slower = {f"generate {name}": written.slower(name, "lm") for name in writers}
+    slower |= {f"score {name}": read.slower(name, "lm") for name in readers}
+    slower["score ric, equal input"] = read.slower("ric", "lm, input of ric")
+    slower["credit"] = written.slower("knn+ngram", NO_CREDIT)
     return {
         "store": place.name,
         "key": codec_key(model),
         "store_tokens": predictors["knn"].stores[0].stats()["tokens"],
         "parameters": parameter_count(lm.model.network),
-        "generate_tokens_per_second": written,
-        "score_tokens_per_second": read,
+        "generate_tokens_per_second": written.rates(),
+        "score_tokens_per_second": read.rates(),
         "times_slower": slower,
     }
 
@@ -185,16 +187,34 @@ def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True
     Answer.of(predictor, prompt, steps)
 
 
-def rates(contestants: Contest, rounds: int, tokens: int) -> dict[str, float]:
-    """Tokens per second, medians over rounds in which all take turns; the first round warms up."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(rounds + 1):
-        for name, act in contestants.items():
-            begun = time.perf_counter()
-            act()
-            if turn:
-                times[name].append(time.perf_counter() - begun)
-    return {name: round(tokens / statistics.median(found), 1) for name, found in times.items()}
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds of every contestant in every round."""
+
+    seconds: dict[str, list[float]]
+    tokens: int
+
+    @classmethod
+    def of(cls, contestants: Contest, rounds: int, tokens: int) -> Rounds:
+        """All take turns in every round, forwards and backwards; the first round warms up and is not counted."""
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        for turn in range(rounds + 1):
+            order = list(contestants.items())
+            for name, act in order if turn % 2 else reversed(order):
+                begun = time.perf_counter()
+                act()
+                if turn:
+                    seconds[name].append(time.perf_counter() - begun)
+        return cls(seconds, tokens)
+
+    def rates(self) -> dict[str, float]:
+        """Tokens per second, medians over rounds."""
+        return {name: round(self.tokens / statistics.median(found), 1) for name, found in self.seconds.items()}
+
+    def slower(self, name: str, other: str) -> float:
+        """How many times longer one takes than another in the same round; the median over rounds."""
+        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
+        return round(statistics.median(one / two for one, two in pairs), 3)
 
 
 class RandomKeys:
@@ -245,13 +265,13 @@ def large(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         torch.set_num_threads(1)
         contest: Contest = {name: partial(write, one, "The patient", 20) for name, one in (("lm", lm), ("knn", knn))}
-        found = rates(contest, 3, 20)
+        found = Rounds.of(contest, 5, 20)
         tokens = store.stats()["tokens"]
     return {
         "parameters": parameter_count(network),
         "store_tokens": tokens,
-        "generate_tokens_per_second": found,
-        "times_slower": round(found["lm"] / found["knn"], 3),
+        "generate_tokens_per_second": found.rates(),
+        "times_slower": found.slower("knn", "lm"),
     }
 
 

@@ -149,6 +149,7 @@ def measure(
     train: Tokens, count: int, prefixes: list[list[int]], held_out: Tokens, python: Path | None
 ) -> dict[str, Any]:
     """All systems at one size."""
+    from silo.datastore.attribution import TokenTable
     from silo.datastore.suffixes import SuffixSearch, suffix_array
 
     starts = np.flatnonzero(train == BEGIN)
@@ -159,6 +160,7 @@ def measure(
     buckets: Buckets = [(tokens, suffix_array(tokens)) for tokens in arrays]
     sorted_after = time.perf_counter()
     search = SuffixSearch(buckets, BEGIN)
+    table = TokenTable([(tokens, np.flatnonzero(tokens == BEGIN)) for tokens, _ in buckets])
     opened_after = time.perf_counter()
     bitmaps = [np.packbits(np.cumsum(tokens == BEGIN) % 10 != 0, bitorder="little") for tokens in arrays]
     policies = {"silo": None, "silo, a tenth of the documents erased": search.allow(bitmaps)}
@@ -194,7 +196,8 @@ def measure(
             name: per_token(search, held_out[:30_000], allowed) for name, allowed in policies.items()
         },
         "microseconds_per_pattern": {
-            name: [per_pattern(search, known, order, allowed) for order in ORDERS] for name, allowed in policies.items()
+            name: [per_pattern(search, table, known, order, allowed) for order in ORDERS]
+            for name, allowed in policies.items()
         },
         "mean_length": round(float(np.mean([length for length, _ in answers["silo"]])), 2),
         "median_length": float(np.median([length for length, _ in answers["silo"]])),
@@ -265,12 +268,16 @@ def per_token(search: Any, text: Tokens, allowed: Any) -> float:
     return round(least(lambda: search.levels(text, orders=ORDERS, allowed=allowed)) / len(text), 2)
 
 
-def per_pattern(search: Any, prefixes: list[list[int]], order: int, allowed: Any) -> dict[str, float]:
+def per_pattern(search: Any, table: Any, prefixes: list[list[int]], order: int, allowed: Any) -> dict[str, float]:
     """Mean microseconds of the queries about the last tokens of prefixes, and how often these occur on average."""
     patterns = [np.array(prefix[-order:]) for prefix in prefixes if BEGIN not in prefix[-order:]]
     followers = least(lambda: [search.followers(pattern, allowed=allowed) for pattern in patterns])
-    holders = least(lambda: [search.holders(pattern, [order], allowed=allowed) for pattern in patterns])
-    found = sum(len(search.holders(pattern, [order], allowed=allowed)[0]) for pattern in patterns)
+
+    def held(pattern: NDArray[np.int64]) -> float:
+        return float(search.holders(pattern, [order], [1.0], table, allowed=allowed)[1].sum())
+
+    holders = least(lambda: [held(pattern) for pattern in patterns])
+    found = sum(map(held, patterns))
     numbers = {"followers": followers, "holders": holders, "occurrences": found}
     return {"order": order} | {name: round(number / len(patterns), 1) for name, number in numbers.items()}
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from silo.datastore.attribution import TokenTable
 from silo.datastore.selection import EVERYTHING, Policy, Selector
 from silo.datastore.store import Store
 from silo.datastore.suffixes import (
@@ -63,6 +64,9 @@ class World:
         search = self.search()
         return search, search.allow(self.bitmaps())
 
+    def table(self, *, rebuilt: bool = False) -> TokenTable:
+        return TokenTable([(tokens, np.flatnonzero(tokens == self.begin)) for tokens in self.arrays(rebuilt=rebuilt)])
+
     def arrays(self, *, rebuilt: bool = False) -> list[Tokens]:
         kept = self.kept() if rebuilt else self.buckets
         return [array([token for d in bucket for token in (self.begin, *d)], self.kind) for bucket in kept]
@@ -79,6 +83,12 @@ class World:
             None if all(allowed) else pack([good for d, good in zip(bucket, allowed, strict=True) for _ in (0, *d)])
             for bucket, allowed in zip(self.buckets, self.allowed, strict=True)
         ]
+
+    def kept_number(self, row: int) -> int:
+        """How many allowed documents come before this one, which is allowed."""
+        allowed = [good for bucket in self.allowed for good in bucket]
+        assert allowed[row]
+        return sum(allowed[:row])
 
     def names(self, *, rebuilt: bool = False) -> dict[tuple[int, int], tuple[int, int]]:
         """From (bucket, place) to (how many allowed documents come before, place in the document)."""
@@ -197,10 +207,10 @@ def test_a_bitmap_answers_like_buckets_that_never_held_the_others(world: World, 
     for size in range(4):
         pattern = world.text[-size:]
         assert plain(masked.followers(pattern, allowed=allowed)) == plain(rebuilt.followers(pattern))
-        sizes = range(len(pattern) + 1)
-        mine, theirs = masked.holders(pattern, sizes, allowed=allowed), rebuilt.holders(pattern, sizes)
-        assert where(mine[:2], world.names()) == where(theirs[:2], world.names(rebuilt=True))
-        assert mine[2].tolist() == theirs[2].tolist()
+        sizes, weights = range(len(pattern) + 1), [0.1 + size for size in range(len(pattern) + 1)]
+        mine = weighed(masked.holders(pattern, sizes, weights, world.table(), allowed=allowed))
+        theirs = weighed(rebuilt.holders(pattern, sizes, weights, world.table(rebuilt=True)))
+        assert {world.kept_number(row): weight for row, weight in mine.items()} == theirs
 
 
 @given(worlds(), st.lists(st.integers(0, 20), max_size=3), st.integers(0, 8))
@@ -249,11 +259,9 @@ def plain(answer: Followers) -> dict[int, int]:
     return counts
 
 
-def where(
-    answer: tuple[NDArray[np.int32], NDArray[np.uint32]], names: dict[tuple[int, int], tuple[int, int]]
-) -> list[tuple[int, int]]:
-    assert [str(values.dtype) for values in answer] == ["int32", "uint32"]
-    return sorted(names[place] for place in zip(answer[0].tolist(), answer[1].tolist(), strict=True))
+def weighed(answer: tuple[NDArray[np.int64], NDArray[np.float64]]) -> dict[int, float]:
+    assert [str(values.dtype) for values in answer] == ["int64", "float64"]
+    return dict(sorted(zip(answer[0].tolist(), answer[1].tolist(), strict=True)))
 
 
 @given(worlds(), st.integers(0, 15))
@@ -264,8 +272,9 @@ def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size
     inside = pattern and world.begin not in pattern
     search, allowed = world.limited()
     assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
-    held = [(number, after - 1) for number, after in occurrences(documents, pattern)] if inside else []
-    assert where(search.holders(pattern, [len(pattern)], allowed=allowed)[:2], world.names()) == held
+    held = Counter(number for number, _ in occurrences(documents, pattern)) if inside else {}
+    found = weighed(search.holders(pattern, [len(pattern)], [1.0], world.table(), allowed=allowed))
+    assert {world.kept_number(row): weight for row, weight in found.items()} == held
 
 
 @given(worlds(), st.integers(0, 15), st.integers(0, 14), st.sets(st.integers(1, 7), min_size=1))
@@ -346,8 +355,16 @@ def test_frequent_suffixes_are_counted_whole(
     assert plain(followers) == dict(sorted(counts.items()))
     assert (answer.total, answer.ends) == (len(nexts), ends)
     assert list(zip(answer.buckets.tolist(), answer.places.tolist(), strict=True)) == nexts[:64]
-    buckets, places, _ = search.holders(pattern, [len(pattern)], allowed=allowed)
-    assert sorted(zip(buckets.tolist(), places.tolist(), strict=True)) == lasts
+    firsts = [np.flatnonzero(tokens == 0) for tokens, _ in large]
+    before = np.cumsum([0, *map(len, firsts)])
+    held = Counter(
+        int(before[number] + np.searchsorted(firsts[number], last, side="right") - 1) for number, last in lasts
+    )
+    table = TokenTable([(tokens, first) for (tokens, _), first in zip(large, firsts, strict=True)])
+    for _ in range(2):
+        assert weighed(search.holders(pattern, [len(pattern)], [0.5], table, allowed=allowed)) == {
+            row: count / 2 for row, count in sorted(held.items())
+        }
 
 
 def even_documents(tokens: Tokens) -> Bitmap:
@@ -398,7 +415,12 @@ def test_nothing_is_found_in_nothing() -> None:
         search = SuffixSearch(buckets, 0)
         assert search.continuations([1, 2]).length == search.continuations([]).length == 0
         assert search.longest_match([1]) == Match(0, -1, -1)
-        assert search.longest([1]) == search.followers([1]).total == len(search.holders([1], [1])[0]) == 0
+        assert (
+            search.longest([1])
+            == search.followers([1]).total
+            == len(search.holders([1], [1], [1.0], TokenTable([]))[0])
+            == 0
+        )
         assert search.levels([1, 2], orders=(1,)).totals.tolist() == [[0, 0], [0, 0]]
 
 
@@ -447,7 +469,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def held_by(view: View, pattern: bytes, policy: Policy = EVERYTHING) -> dict[str, int]:
     rows, counts = view.holders([*pattern], [len(pattern)], [1.0], policy)
-    assert rows.tolist() == sorted(set(rows.tolist()))
+    assert len(rows) == len(set(rows.tolist()))
     names = [view.document(row).external_id for row in rows.tolist()]
     return dict(zip(names, counts.tolist(), strict=True))
 
@@ -493,6 +515,8 @@ def test_occurrences_of_several_lengths_weigh_what_they_are_said_to(store: Store
                 assert weight == sum(unit * part.get(name, 0) for unit, part in zip(weights, parts, strict=True))
         with pytest.raises(SiloError, match="for 2 tokens"):
             view.holders([1, 2], [3], [1.0])
+        with pytest.raises(SiloError, match="a weight above 0"):
+            view.holders([1, 2], [2], [0.0])
 
 
 def permitted(view: View, policy: Policy) -> set[str]:

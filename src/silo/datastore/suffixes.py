@@ -23,16 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydivsufsort import divsufsort
 
+from silo.datastore.attribution import Documents, Tally, TokenTable, Weights, document_at
+from silo.datastore.suffix_levels import levels
 from silo.datastore.suffix_spans import (
     TABLE_WIDTH,
     Ints,
-    OpenBucket,
     Store,
-    count_allowed,
-    count_followed,
     first_places,
     kernel,
-    lengthen,
     longest_usable,
     next_tokens,
     open_bucket,
@@ -40,7 +38,6 @@ from silo.datastore.suffix_spans import (
     signed,
     span_of,
     spans_of,
-    split,
     tally,
     usable,
 )
@@ -170,17 +167,25 @@ class SuffixSearch:
         return Followers(*_followers(self._store(allowed), _tail(context, len(context))))
 
     def holders(
-        self, ids: Ids, sizes: Sequence[int], *, allowed: Allowed | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.uint32], Ints]:
-        """Where the last tokens of `ids` occur, for several numbers of them, one after the other.
+        self,
+        ids: Ids,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        table: TokenTable,
+        *,
+        allowed: Allowed | None = None,
+    ) -> tuple[Ints, Weights]:
+        """The documents, as numbers of the table, that hold the last tokens of `ids`, and what this weighs.
 
-        Bucket and place of the last token of every occurrence, and where those of each size end. No tokens, or tokens
-        with `begin` among them, occur nowhere.
+        An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0. No tokens, or tokens with
+        `begin` among them, occur nowhere.
         """
-        wanted = np.array(sizes, dtype=np.int64)
+        wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
         _require(bool((wanted <= len(ids)).all()), f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
-        buckets, places, ends = _holders(self._store(allowed), _tail(ids, len(ids)), wanted)
-        return buckets, places, ends
+        _require(len(each) == len(wanted) and bool((each > 0).all()), "every size needs a weight above 0")
+        with table.tally() as tally:
+            rows, sums = _holders(self._store(allowed), _tail(ids, len(ids)), wanted, each, table.documents, tally)
+        return rows, sums
 
     def levels(
         self, ids: Ids, start: int = 0, *, orders: Sequence[int], allowed: Allowed | None = None, longest: int = 1000
@@ -190,7 +195,7 @@ class SuffixSearch:
         rising = all(low < high for low, high in pairwise((0, *orders)))
         _require(len(orders) > 0 and rising, f"orders are {tuple(orders)}, not ascending from 1 or more")
         sizes = np.array(orders, dtype=np.int64)
-        return Levels(*_levels(self._store(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
+        return Levels(*levels(self._store(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
 
     def _store(self, allowed: Allowed | None) -> Store:
         chosen = allowed or self._everything
@@ -236,25 +241,43 @@ def _followers(store: Store, context: Ints) -> tuple[NDArray[np.uint32], Ints, i
 
 
 @kernel
-def _holders(store: Store, ids: Ints, sizes: Ints) -> tuple[NDArray[np.int32], NDArray[np.uint32], Ints]:
-    """Bucket and place of the last token of every allowed occurrence, and where those of each size end."""
-    spans = np.empty((len(sizes), len(store[1]), 2), dtype=np.int64)
+def _holders(
+    store: Store, ids: Ints, sizes: Ints, weights: Weights, documents: Documents, tally: Tally
+) -> tuple[Ints, Weights]:
+    """The documents with an allowed occurrence, and what theirs weigh.
+
+    Counts are added up before they are multiplied, so that a sum does not depend on the order of occurrences.
+    `absent`: a bucket has no occurrence of so many tokens, and none of more.
+    """
+    counts, sums, here, held = tally
+    known, absent = 0, np.full(len(store[1]), reach_of(ids, store[3]) + 1)
     for level in range(len(sizes)):
-        spans[level] = spans_of(store, ids[len(ids) - sizes[level] :])
-    room, known = (spans[:, :, 1] - spans[:, :, 0]).sum(), 0
-    buckets, places = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.uint32)
-    ends = np.empty(len(sizes), dtype=np.int64)
-    for level in range(len(sizes)):
-        size = sizes[level]
-        for number in range(len(store[1])):
-            bucket = open_bucket(store, number)
-            for row in range(spans[level, number, 0], spans[level, number, 1]):
+        size, some = sizes[level], 0
+        for number in range(len(absent)):
+            if not 0 < size < absent[number]:
+                continue
+            bucket, base = open_bucket(store, number), documents.bases[number]
+            low, high = span_of(bucket, ids[len(ids) - size :])
+            if low == high:
+                absent[number] = size
+            for row in range(low, high):
                 place = signed(bucket.suffixes[row])
                 if usable(bucket, place, size, False):
-                    buckets[known], places[known] = number, place + size - 1
-                    known += 1
-        ends[level] = known
-    return buckets[:known], places[:known], ends
+                    document = document_at(base + place, documents)
+                    if counts[document] == 0:
+                        here[some] = document
+                        some += 1
+                    counts[document] += 1
+        for document in here[:some]:
+            if sums[document] == 0:
+                held[known] = document
+                known += 1
+            sums[document] += counts[document] * weights[level]
+            counts[document] = 0
+    found, sum_of = held[:known].astype(np.int64), np.empty(known)
+    for at in range(known):
+        sum_of[at], sums[found[at]] = sums[found[at]], 0
+    return found, sum_of
 
 
 @kernel
@@ -287,103 +310,3 @@ def _longest_match(store: Store, ids: Ints) -> tuple[int, int, int]:
         for place in first_places(open_bucket(store, number), pattern, low, high, min(1, length), False):
             return length, number, place
     return 0, -1, -1
-
-
-@kernel
-def _levels(store: Store, ids: Ints, start: int, orders: Ints, most: int) -> tuple[NDArray[np.int32], Ints, Ints]:
-    """Bucket by bucket, so that one stays in the processor's cache for the whole text."""
-    lengths, known = np.zeros(len(ids) - start, dtype=np.int32), np.zeros(len(ids) - start, dtype=np.int64)
-    totals = np.zeros((len(known), len(orders) + 1), dtype=np.int64)
-    hits = np.zeros_like(totals)
-    for number in range(len(store[1])):
-        bucket = open_bucket(store, number)
-        _add_orders(bucket, ids, start, orders, known, totals, hits)
-        _add_longest(bucket, ids, start, orders[-1], most, known, lengths, totals[:, -1], hits[:, -1])
-    return lengths, totals, hits
-
-
-@kernel
-def _add_orders(bucket: OpenBucket, ids: Ints, start: int, orders: Ints, known: Ints, totals: Ints, hits: Ints) -> None:
-    """Add the counts of one bucket; `known[row]` becomes the length of its longest context, at most the last order.
-
-    `spans[n]` is the span of the last n tokens. Split by the next token it is `spans[n + 1]` of the row after, so that
-    no pattern is looked for from the start; what nothing follows is not split.
-    """
-    deepest = orders[-1]
-    spans, counts = np.zeros((deepest + 2, 2), dtype=np.int64), np.zeros(deepest + 1, dtype=np.int64)
-    filled = min(reach_of(ids[:start], bucket.begin), deepest)
-    for size in range(1, filled + 1):
-        spans[size, 0], spans[size, 1] = span_of(bucket, ids[start - size : start])
-    for row in range(len(known)):
-        token = ids[start + row]
-        known[row] = _count_spans(bucket, spans, filled, counts)
-        for size in range(known[row], 0, -1):
-            spans[size + 1, 0], spans[size + 1, 1] = split(bucket, size, spans[size, 0], spans[size, 1], token)
-        for level in range(len(orders)):
-            size = orders[level]
-            if size <= known[row]:
-                totals[row, level] += counts[size]
-                hits[row, level] += _count_hits(bucket, spans[size + 1, 0], spans[size + 1, 1], token)
-        spans[1, 0], spans[1, 1] = span_of(bucket, ids[start + row : start + row + 1])
-        filled = min(known[row] + 1, deepest) if token != bucket.begin else 0
-
-
-@kernel
-def _count_spans(bucket: OpenBucket, spans: Ints, filled: int, counts: Ints) -> int:
-    """Count what follows the last 1, 2 and so on tokens; how many of these contexts anything follows."""
-    for size in range(1, filled + 1):
-        counts[size] = count_followed(bucket, size, spans[size, 0], spans[size, 1])
-        if not counts[size]:
-            return size - 1
-    return filled
-
-
-@kernel
-def _count_hits(bucket: OpenBucket, low: int, high: int, token: int) -> int:
-    """The size of a span that was split by a token: 0 for one that opens the next document."""
-    return count_allowed(bucket, low, high) if token != bucket.begin else 0
-
-
-@kernel
-def _add_longest(
-    bucket: OpenBucket,
-    ids: Ints,
-    start: int,
-    deepest: int,
-    most: int,
-    known: Ints,
-    lengths: NDArray[np.int32],
-    totals: Ints,
-    hits: Ints,
-) -> None:
-    """Add the counts of matches longer than the `deepest` order, where no other bucket has a longer one.
-
-    Such a match has `far` tokens (0: there is none) and is looked for again only when it breaks off, up to `reach`.
-    """
-    far, low, high, reach = 0, 0, 0, reach_of(ids[:start], bucket.begin)
-    for row in range(len(lengths)):
-        at = start + row
-        if known[row] < deepest:
-            far = 0
-        elif not far:
-            far, low, high = _find_far(bucket, ids[:at], deepest, min(reach, most))
-        reach = max(far, known[row]) + 1
-        if min(reach - 1, most) > lengths[row]:
-            lengths[row], totals[row], hits[row] = min(reach - 1, most), 0, 0
-        if far:
-            total = count_followed(bucket, far, low, high)
-            low, high = split(bucket, far, low, high, ids[at])
-            if far == lengths[row]:
-                totals[row] += total
-                hits[row] += _count_hits(bucket, low, high, ids[at])
-            far = far + 1 if far < most and count_followed(bucket, far + 1, low, high) else 0
-
-
-@kernel
-def _find_far(bucket: OpenBucket, ids: Ints, deepest: int, most: int) -> tuple[int, int, int]:
-    """The longest suffix of `ids` that anything follows, if it has more than `deepest` tokens, and its span."""
-    far = lengthen(bucket, ids, deepest, most, True)
-    if far <= deepest:
-        return 0, 0, 0
-    low, high = span_of(bucket, ids[len(ids) - far :])
-    return far, low, high

@@ -208,7 +208,7 @@ class View:
 
     @cached_property
     def _token_table(self) -> TokenTable:
-        return TokenTable(self.buckets)
+        return TokenTable([(bucket.tokens, bucket.index["first"]) for bucket in self.buckets])
 
     @cached_property
     def _suffixes(self) -> SuffixSearch:
@@ -279,12 +279,12 @@ class View:
     def holders(
         self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The rows of the allowed documents that hold the last tokens of `ids`, ascending, and what this weighs.
+        """The rows of the allowed documents that hold the last tokens of `ids`, and what this weighs.
 
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0.
         """
-        found = self._suffixes.holders(ids, sizes, allowed=self._allowed_suffixes(policy))
-        return self._token_table.weigh(*found, np.array(weights, dtype=np.float64))
+        allowed = self._allowed_suffixes(policy)
+        return self._suffixes.holders(ids, sizes, weights, self._token_table, allowed=allowed)
 
     def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
         allowed = self.allowed(policy)

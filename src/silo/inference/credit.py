@@ -24,6 +24,7 @@ from silo.inference.settings import level_weight
 from silo.inference.sources import Ints, Sources
 
 _UNIT = 2.0**-40
+_SPARSE = 32
 
 
 class Credit(NamedTuple):
@@ -162,11 +163,21 @@ def _mass(prediction: Prediction, token: int, sources: Sources) -> Iterator[tupl
 
 @numba.njit(cache=True, nogil=True)
 def _added_up(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
-    """The different rows, ascending, and the sum of the parts of each, in the order they are given."""
-    order = np.argsort(rows, kind="mergesort")
-    found, sums = np.empty_like(rows), np.zeros_like(parts)
-    made = 0
-    for at in order:
+    """The different rows and the sum of the parts of each, in the order they are given.
+
+    Where a row went is looked up in a table for all rows, or by sorting where such a table would be mostly empty.
+    """
+    found, sums, made = np.empty_like(rows), np.zeros_like(parts), 0
+    if len(rows) and rows.max() < _SPARSE * len(rows):
+        slots = np.zeros(rows.max() + 1, dtype=np.int32)
+        for at in range(len(rows)):
+            if slots[rows[at]] == 0:
+                found[made] = rows[at]
+                made += 1
+                slots[rows[at]] = made
+            sums[slots[rows[at]] - 1] += parts[at]
+        return found[:made], sums[:made]
+    for at in np.argsort(rows, kind="mergesort"):
         if made == 0 or found[made - 1] != rows[at]:
             found[made] = rows[at]
             made += 1

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,6 +35,7 @@ from silo.files import (
     write_json,
     write_manifest,
 )
+from silo.lm.feeds import noting, watch_feed_forward
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 
 Key = Literal["final", "ffn"]
@@ -47,23 +47,6 @@ UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data
 _WEIGHTS = ".safetensors"
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
-_FEED_FORWARD = ("mlp", "feed_forward")
-
-
-class _Known(Exception):
-    """Ends a pass of which nothing more is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    """Inputs of the last feed-forward network; the pass ends once there are `enough` (0: it goes on to its end)."""
-
-    inputs: list[Tensor]
-    enough: int
-
-
-_noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
-"""Where the pass under way in this thread notes them; None to note nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ class LanguageModel:
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
-        plain, feeds = has_plain_head(network, tokenizer.begin), _watch_feed_forward(network, tokenizer.begin)
+        plain, feeds = has_plain_head(network, tokenizer.begin), watch_feed_forward(network, tokenizer.begin)
         return cls(root, network, tokenizer, manifest, plain, feeds)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
@@ -130,7 +113,7 @@ class LanguageModel:
 
     def states(self, ids: Tensor, key: Key = "final") -> States:
         """Hidden states and keys [batch, length, hidden size] of token ids, in one pass."""
-        with _noting() as inputs:
+        with noting() as inputs:
             hidden = self.hidden(ids)
         return States(hidden, hidden if key == "final" else self._fed(key, inputs, hidden.shape))
 
@@ -138,13 +121,13 @@ class LanguageModel:
         """The keys of `states`; nothing is computed beyond them."""
         if key == "final":
             return self.hidden(ids)
-        with _noting(self.feeds) as inputs, suppress(_Known):
+        with noting(self.feeds) as inputs:
             self.hidden(ids)
         return self._fed(key, inputs, torch.Size((*ids.shape, self.hidden_size)))
 
     def step(self, ids: Tensor, cache: Any, key: Key = "final") -> Stepped:
         """The last logits and key of tokens that follow what the cache holds; the cache grows by them."""
-        with _noting() as inputs:
+        with noting() as inputs:
             if self.plain_head:
                 hidden = self._last_state(ids, None, cache)
                 logits = self.network.get_output_embeddings()(hidden[:, -1])
@@ -307,39 +290,6 @@ def _silence() -> Iterator[None]:
 def _body(network: Any) -> Any:
     """The network without its head: its output is the state after the final norm."""
     return getattr(network, network.base_model_prefix)
-
-
-@torch.inference_mode()
-def _watch_feed_forward(network: Any, begin: int) -> int:
-    """Let every pass offer the input of the last feed-forward network, for `_noting` to take; how often it does so.
-
-    Done once, on opening: torch's hooks may not come and go while other threads run the network.
-    """
-    modules = [module for name, module in network.named_modules() if name.rpartition(".")[2] in _FEED_FORWARD]
-    for module in modules[-1:]:
-        module.register_forward_pre_hook(_note_input)
-    with _noting() as inputs:
-        network(input_ids=torch.tensor([[begin]], device=network.device), use_cache=False)
-    return len(inputs)
-
-
-def _note_input(_: Any, inputs: tuple[Any, ...]) -> None:
-    noted = _noted.get()
-    if noted is not None:
-        noted.inputs.extend(inputs[:1])
-        if len(noted.inputs) == noted.enough:
-            raise _Known
-
-
-@contextmanager
-def _noting(enough: int = 0) -> Iterator[list[Tensor]]:
-    """Collect what `_watch_feed_forward` offers during passes of this thread."""
-    inputs: list[Tensor] = []
-    before = _noted.set(_Notes(inputs, enough))
-    try:
-        yield inputs
-    finally:
-        _noted.reset(before)
 
 
 @torch.inference_mode()
