@@ -177,10 +177,6 @@ def _fetch_rows(codes: int, terms: int, places: int, width: int, first: int, las
 @numba.njit(cache=True, nogil=True, inline="always")
 def _pick(places: int, bitmap: int, first: int, last: int, picked: Numbers) -> int:
     """The rows from first to last whose place is allowed; returns how many."""
-    if not bitmap:
-        for at in range(last - first):
-            picked[at] = first + at
-        return last - first
     count = 0
     for row in range(first, last):
         place = np.int64(_place(places + 4 * row))
@@ -191,23 +187,29 @@ def _pick(places: int, bitmap: int, first: int, last: int, picked: Numbers) -> i
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _sum(code: int, width: int, table: Floats) -> np.float32:
-    """The table's entries for one code, which is read eight bytes at a time."""
-    s0 = s1 = s2 = s3 = np.float32(0)
+    """The table's entries for one code, which is read eight bytes at a time; those of eight are added up in pairs."""
+    total = np.float32(0)
     last, at = np.uint64(255), np.uint64(0)
     for address in range(code, code + width - 7, 8):
         word = _word(address)
-        s0 += table[at + (word & last)]
-        s1 += table[at + np.uint64(256) + (word >> np.uint64(8) & last)]
-        s2 += table[at + np.uint64(512) + (word >> np.uint64(16) & last)]
-        s3 += table[at + np.uint64(768) + (word >> np.uint64(24) & last)]
-        s0 += table[at + np.uint64(1024) + (word >> np.uint64(32) & last)]
+        s0 = table[at + (word & last)] + table[at + np.uint64(1024) + (word >> np.uint64(32) & last)]
+        s1 = table[at + np.uint64(256) + (word >> np.uint64(8) & last)]
         s1 += table[at + np.uint64(1280) + (word >> np.uint64(40) & last)]
+        s2 = table[at + np.uint64(512) + (word >> np.uint64(16) & last)]
         s2 += table[at + np.uint64(1536) + (word >> np.uint64(48) & last)]
+        s3 = table[at + np.uint64(768) + (word >> np.uint64(24) & last)]
         s3 += table[at + np.uint64(1792) + (word >> np.uint64(56))]
+        total += (s0 + s1) + (s2 + s3)
         at += np.uint64(2048)
     for byte in range(width & ~7, width):
-        s0 += table[byte * 256 + _byte(code + byte)]
-    return (s0 + s1) + (s2 + s3)
+        total += table[byte * 256 + _byte(code + byte)]
+    return total
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _distance(base: np.float32, row: int, codes: int, terms: int, width: int, table: Floats) -> np.float32:
+    distance = base + _term(terms + 4 * row) + _sum(codes + row * width, width, table)
+    return distance if distance > 0 else np.float32(0)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -226,7 +228,7 @@ def _scan_list(
 
     Returns how many rows the pool then holds, its ceiling, and how many rows were allowed.
     """
-    table, distances, places, picked = pool.table, pool.distances, pool.rows, pool.picked
+    table, distances, kept = pool.table, pool.distances, pool.rows
     width, size, buckets = len(table) // 256, len(distances), len(rows.codes)
     seen = 0
     for bucket in range(buckets):
@@ -240,19 +242,24 @@ def _scan_list(
             rows.starts[next_list, ahead],
             rows.starts[next_list + 1, ahead],
         )
+        codes, terms, places = rows.codes[bucket], rows.terms[bucket], rows.places[bucket]
         last = _signed(rows.starts[number + 1, bucket])
         for first in range(_signed(rows.starts[number, bucket]), last, 256):
             if held + 256 > size:
                 held, ceiling = _cut(held, k, k + (size - k) // 4, pool)
-            count = _pick(rows.places[bucket], bitmaps[bucket], first, min(first + 256, last), picked)
+            end = min(first + 256, last)
+            if not bitmaps[bucket]:
+                seen += end - first
+                for row in range(first, end):
+                    distances[held] = distance = _distance(base, row, codes, terms, width, table)
+                    kept[held] = bucket << 32 | np.int64(_place(places + 4 * row))
+                    held += int(distance <= ceiling)
+                continue
+            count = _pick(places, bitmaps[bucket], first, end, pool.picked)
             seen += count
-            for at in range(count):
-                row = picked[at]
-                total = _sum(rows.codes[bucket] + row * width, width, table)
-                distance = base + _term(rows.terms[bucket] + 4 * row) + total
-                distance = distance if distance > 0 else np.float32(0)
-                distances[held] = distance
-                places[held] = bucket << 32 | np.int64(_place(rows.places[bucket] + 4 * row))
+            for row in pool.picked[:count]:
+                distances[held] = distance = _distance(base, row, codes, terms, width, table)
+                kept[held] = bucket << 32 | np.int64(_place(places + 4 * row))
                 held += int(distance <= ceiling)
     return held, ceiling, seen
 
