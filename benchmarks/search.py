@@ -1,12 +1,13 @@
 """Compare the token search with faiss on the same machine, in the same run, on the same keys.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/search.py [--keys FILE.npy] [--rows 1000000] [--times 10]
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/search.py [--model DIR | --keys FILE.npy] [--times 10]
 
 The reference is a bare faiss IVF-PQ index at the paper's setting: 4,096 lists, 64 bytes, 8 probes, k = 1,024. Against
-it run the token search on the very same codes, and the token search at the default setting. Recall@k is measured
-against exact search over the keys themselves. For `--times` as many rows the codes are repeated, for timing only.
-Every round times all contenders one after the other; ratios are medians over rounds. Keys from a file are cut into
-samples for the codec, queries, and rows. Codecs and codes are kept in `--work` and used again.
+it run the token search on the very same codes, and the token search at the default setting: with numbers of probes, and
+as stores search, which goes on until enough rows were seen. Recall@k is measured against exact search over the keys.
+For `--times` as many rows the codes are repeated, for timing only. Every round times all contenders one after the
+other; ratios are medians over rounds. Keys are a model's, of restricted text; or those of a file; or synthetic. They
+are cut into samples for the codec, queries, and rows. Keys, codecs and codes are kept in `--work` and used again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ from numpy.typing import NDArray
 from silo.datastore.codec import Codec, CodecSettings, Encoded, add_encoded
 from silo.datastore.nearest import Floats
 from silo.datastore.nearest_rows import KeyRows, RowSearch, SearchTables
+from silo.datastore.store import PROBES as STORE_PROBES
+from silo.datastore.view import ROWS_PER_NEIGHBOUR
+from silo.inference.codec import codec_key
+from silo.lm.encode import DocumentEncoder
+from silo.lm.model import LanguageModel
+from store import RESTRICTED, documents
 
 ROOT = Path(__file__).parent.parent
 K = 1024
@@ -53,6 +60,8 @@ class Keys:
 def main() -> None:
     arguments = parsed()
     faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if arguments.model:
+        arguments.keys = model_keys(arguments)
     keys = read_keys(arguments) if arguments.keys else make_keys(arguments)
     truth = exact(keys)
     results = []
@@ -69,6 +78,7 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--keys", type=Path, help="a .npy file [rows, width]; synthetic keys where it is left out")
+    parser.add_argument("--model", type=Path, help="make keys with this model")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--times", type=int, default=10)
@@ -99,6 +109,27 @@ def make_keys(arguments: argparse.Namespace, width: int = 256) -> Keys:
         return out
 
     return Keys(draw(arguments.samples, 1), draw(BATCH, 2), draw(arguments.rows, 3))
+
+
+def model_keys(arguments: argparse.Namespace) -> Path:
+    """The keys of a model in a file, from restricted train text in equal shares."""
+    wanted = BATCH + arguments.samples + arguments.rows
+    path: Path = arguments.work / f"{arguments.model.name}-{wanted}.npy"
+    if not path.exists():
+        encoder = DocumentEncoder(LanguageModel.open(arguments.model), codec_key(arguments.model))
+        begin = np.array([encoder.tokenizer.begin], dtype=np.uint32)
+        texts = [document.text for document in documents(list(RESTRICTED), int(1.5 * wanted))]
+        np.random.default_rng(0).shuffle(texts)
+        found, count = list[Floats](), 0
+        for first in range(0, len(texts), 64):
+            tokens = [np.concatenate([begin, ids]) for ids in encoder.tokenizer.encode(texts[first : first + 64])]
+            found += encoder.keys(tokens)
+            count += sum(map(len, tokens)) - len(tokens)
+            if count >= wanted:
+                break
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        np.save(path, np.concatenate(found)[:wanted], allow_pickle=False)
+    return path
 
 
 def read_keys(arguments: argparse.Namespace) -> Keys:
@@ -149,6 +180,7 @@ def make_contenders(keys: Keys, times: int, arguments: argparse.Namespace) -> It
     rows = filled(*learned("default", OURS, keys, arguments), times, arguments.buckets)
     for probes in arguments.probes:
         yield f"ours, default, {probes} probes", row_search(rows, probes)
+    yield "ours, default, as stores search", row_search(rows, STORE_PROBES, ROWS_PER_NEIGHBOUR * K)
 
 
 def faiss_search(index: faiss.IndexPreTransform, codec: Codec) -> Search:
@@ -180,9 +212,9 @@ def filled(codec: Codec, encoded: Encoded, times: int, buckets: int) -> Filled:
     return Filled(RowSearch(SearchTables.of(codec), some), firsts)
 
 
-def row_search(rows: Filled, probes: int) -> Search:
+def row_search(rows: Filled, probes: int, rows_wanted: int = 0) -> Search:
     def run(keys: Floats) -> NDArray[np.int64]:
-        found = rows.search.search(keys, K, probes=probes)
+        found = rows.search.search(keys, K, probes=probes, rows_wanted=rows_wanted)
         return found.places + rows.firsts[found.buckets]
 
     return run

@@ -13,7 +13,6 @@ import argparse
 import json
 import platform
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -142,7 +141,7 @@ def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
     place.parent.mkdir(parents=True, exist_ok=True)
     store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, arguments.model)
     begun, worked = time.perf_counter(), time.process_time()
-    memory: dict[str, int] = {}
+    memory: dict[str, dict[str, int]] = {}
     added = store.add(documents(arguments.domains, arguments.tokens), advance=partial(show, memory))
     if not added.added and arguments.out.with_suffix(".json").exists():
         result["build"] = read_json(arguments.out.with_suffix(".json"))["build"]
@@ -158,12 +157,17 @@ def whole_store(arguments: argparse.Namespace, result: dict[str, Any]) -> Store:
     return store
 
 
-def show(memory: dict[str, int], stage: str, done: int, total: int) -> None:
-    """Print progress, and note the memory of the process after each tenth of a stage."""
+def show(memory: dict[str, dict[str, int]], stage: str, done: int, total: int) -> None:
+    """Print progress, and note the memory of the process after each tenth of a stage: its own, and mapped files."""
     if total:
         print(f"\r{stage} {100 * done / total:5.1f} %", end="", file=sys.stderr, flush=True)
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        memory.setdefault(f"{stage} {100 * done // total // 10 * 10} %", pages * resource.getpagesize() >> 20)
+        memory.setdefault(f"{stage} {100 * done // total // 10 * 10} %", resident())
+
+
+def resident() -> dict[str, int]:
+    """Megabytes of this process: its own, and pages of files, which the system takes back when it needs them."""
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return {name: int(lines[field].split()[0]) >> 10 for name, field in (("own", "RssAnon"), ("files", "RssFile"))}
 
 
 def query_keys(encoder: DocumentEncoder, domains: list[str]) -> Keys:
@@ -220,6 +224,11 @@ def page(result: dict[str, Any]) -> str:
         "# A store of restricted text",
         "",
         f"Model `{result['model']}`, domains {', '.join(result['domains'])}.",
+        "",
+    ]
+    lines += [
+        "Memory while filling includes pages of the store's own files: the process maps what it has finished, and the",
+        "system takes such pages back when it needs them.",
         "",
     ]
     for name in ("build", "store", "filling", "search", "erasure"):

@@ -141,7 +141,7 @@ def test_nothing_is_fetched_unless_asked(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     with pytest.raises(SiloError, match="someone/model") as caught:
         import_model("someone/model", tmp_path / "ours")
-    assert "--allow-download" in caught.value.hint
+    assert "pass --download" in caught.value.hint
     assert fetched == []
     model = import_model("someone/model", tmp_path / "ours", allow_download=True)
     assert fetched == ["someone/model"]

@@ -69,7 +69,7 @@ def import_model(
 def _download(source: str, allowed: bool) -> Path:
     """Fetch configuration, tokenizer and weights of a hub id, nothing executable."""
     if not allowed:
-        hint = "pass --allow-download to fetch it from the Hugging Face hub, or give a local directory"
+        hint = "pass --download to fetch it from the Hugging Face hub, or give a local directory"
         raise SiloError("input-missing", f"there is no directory {source}", hint)
     from huggingface_hub import snapshot_download
 
