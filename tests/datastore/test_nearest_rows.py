@@ -49,6 +49,7 @@ CODECS = {
     "wide": made(300, 128, 16, seed=2),
     "equal": made(24, 16, 8, seed=3, repeats=4),
     "crowded": made(64, 32, 8, seed=4, spread=1e-6, detail=1e-7),
+    "usual": made(50, 64, 32, seed=6),
     "single": made(1, 8, 2, seed=5),
 }
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.corpus.tokens import ByteTokenizer
+from silo.datastore.bucket import MAGIC, Bucket
 from silo.datastore.nearest_rows import Found, RowSearch
 from silo.datastore.receipt import check_receipt, proves, read_receipt
 from silo.datastore.residue import Traces, scan
@@ -259,3 +260,14 @@ def test_what_records_of_staying_documents_say_is_no_residue(tmp_path: Path) -> 
     done = store.erase(Selector(document="goes"))
     assert done.receipt is not None
     assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0
+
+
+def test_a_bucket_of_another_version_is_told_from_a_damaged_one() -> None:
+    older = MAGIC[:-1] + b"0"
+    for head, code in ((older, "store-mismatch"), (b"something", "store-damaged"), (b"", "store-damaged")):
+        with pytest.raises(SiloError) as caught:
+            Bucket("01", memoryview(head + bytes(64)))
+        assert caught.value.code == code
+    with pytest.raises(SiloError, match=f"format {older.decode()}, not {MAGIC.decode()}") as caught:
+        Bucket("", memoryview(older + bytes(64)))
+    assert "make it again" in caught.value.hint

@@ -13,6 +13,8 @@ from silo.inference.generate import Step
 
 _PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red", "bright_green", "bright_magenta", "bright_cyan")
 _SHOWN = 10
+_LEAST = 0.001
+"""A document gets a row of its own if its share is at least this, and if it is among the first few."""
 
 
 class Painter:
@@ -49,13 +51,12 @@ class Painter:
         """Who contributed how much, and what is owed for it."""
         self._console.print("\n")
         rows = [["the language model", "", "", f"{answer.lm_share:.1%}"]]
-        held = [item for item in answer.documents if not item.context]
-        for item in held[:_SHOWN]:
-            share = item.share / len(answer.tokens)
-            rows.append([item.external_id or item.document, item.owner, item.license, f"{share:.1%}"])
-        rest = sum(item.share for item in held[_SHOWN:]) / max(1, len(answer.tokens))
+        held = [(item, item.share / len(answer.tokens)) for item in answer.documents if not item.context]
+        named = [pair for pair in held[:_SHOWN] if pair[1] >= _LEAST]
+        rows += [[item.external_id or item.document, item.owner, item.license, f"{share:.1%}"] for item, share in named]
+        rest = sum(share for _, share in held[len(named) :])
         if rest:
-            rows.append([f"{len(held) - _SHOWN} more documents", "", "", f"{rest:.1%}"])
+            rows.append([f"{len(held) - len(named)} more documents", "", "", f"{rest:.1%}"])
         rows += [
             [f"{item.external_id or item.document} (in context)", item.owner, item.license, ""]
             for item in answer.documents

@@ -163,7 +163,11 @@ class Bucket:
         self._derived: dict[Any, Any] = {}
         view = memoryview(data)
         size = int.from_bytes(view[8:16], "little")
-        if bytes(view[:8]) != MAGIC or size > len(view):
+        magic = bytes(view[:8])
+        if magic != MAGIC and magic[:7] == MAGIC[:7]:
+            said = f"bucket {prefix or 'root'} has the format {magic.decode(errors='replace')}, not {MAGIC.decode()}"
+            raise SiloError("store-mismatch", said, "another version of silo made this store: make it again")
+        if magic != MAGIC or size > len(view):
             raise SiloError("store-damaged", f"bucket {prefix or 'root'} is not a bucket")
         header = json.loads(bytes(view[16 : 16 + size]))
         body = view[16 + size + (-(16 + size) % _ALIGN) :]

@@ -39,7 +39,7 @@ from silo.files import MANIFEST, commit, exclusive, is_held, remove_file, remove
 from silo.records import Document
 
 DATA, CODEC, TOKENIZER, LOCK, ADDING, PENDING = "data", "codec", "tokenizer.json", "lock", "adding", "pending.json"
-PROBES = 4
+PROBES = 8
 _WATCH_SECONDS = 0.2
 
 
