@@ -25,6 +25,7 @@ from silo.inference.sources import Ints, Sources
 
 _UNIT = 2.0**-40
 _SPARSE = 32
+_NOTHING = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 class Credit(NamedTuple):
@@ -131,34 +132,54 @@ def credit(prediction: Prediction, token: int, sources: Sources | None) -> Credi
 
 
 def _parts(prediction: Prediction, token: int, probability: float, sources: Sources) -> Iterator[_Part]:
-    """Every document once, with its share in whole units, rounded down; those without a unit are left out."""
-    mass: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)
-    for store, rows, held in _mass(prediction, token, sources):
-        mass[store].append((rows, held))
-    for store, pairs in mass.items():
-        rows, held = _added_up(*(np.concatenate(column) for column in zip(*pairs, strict=True)))
-        shares = np.floor(held / probability / _UNIT) * _UNIT
-        part = _Part(store, sources.views[store].facts, rows, shares).only(shares > 0)
-        if len(part.rows):
-            yield part
-
-
-def _mass(prediction: Prediction, token: int, sources: Sources) -> Iterator[tuple[int, Ints, Floats]]:
-    """Stores and rows of documents, which may repeat, with the parts of the token's probability that come from them."""
-    found = prediction.nearest
-    if found is not None and prediction.neighbour_weights is not None:
-        chosen = np.flatnonzero((found.values[0] == token) & (found.rows[0] >= 0))
-        stores, rows = found.stores[0, chosen], found.rows[0, chosen]
-        held = prediction.neighbour_weights[0, chosen] * prediction.weights[1]
-        for store in set(stores.tolist()):
-            there = stores == store
-            yield store, rows[there], held[there]
+    """Per store every document once, with its share."""
     weights = {
         level.length + 1: level_weight(prediction.weights, level.length) / level.total for level in prediction.levels
     }
     sizes = [size for size, weight in weights.items() if weight > 0]
-    if sizes:
-        yield from sources.holders(np.append(prediction.prefix, token), sizes, [weights[size] for size in sizes])
+    ids = np.append(prediction.prefix, token) if sizes else prediction.prefix
+    for store, view in enumerate(sources.views):
+        near = _near(prediction, token, store)
+        held = sources.holders(store, ids, sizes, [weights[size] for size in sizes]) if sizes else _NOTHING
+        rows, shares = _shares(*near, *held, probability)
+        if len(rows):
+            yield _Part(store, view.facts, rows, shares)
+
+
+def _near(prediction: Prediction, token: int, store: int) -> tuple[Ints, Floats]:
+    """Rows of a store, which may repeat, and the parts of the token's probability that come from neighbours there."""
+    found, weights = prediction.nearest, prediction.neighbour_weights
+    if found is None or weights is None:
+        return _NOTHING
+    rows, parts = _matching(
+        found.values[0], found.stores[0], found.rows[0], weights[0], token, store, prediction.weights[1]
+    )
+    return rows, parts
+
+
+@numba.njit(cache=True, nogil=True)
+def _matching(
+    values: Ints, stores: Ints, rows: Ints, weights: Floats, token: int, store: int, factor: float
+) -> tuple[Ints, Floats]:
+    found, parts, made = np.empty_like(rows), np.empty_like(weights), 0
+    for at in range(len(values)):
+        if values[at] == token and stores[at] == store and rows[at] >= 0:
+            found[made], parts[made] = rows[at], weights[at] * factor
+            made += 1
+    return found[:made], parts[:made]
+
+
+@numba.njit(cache=True, nogil=True)
+def _shares(rows: Ints, parts: Floats, others: Ints, more: Floats, probability: float) -> tuple[Ints, Floats]:
+    """Every row once, with its share of the probability in whole units, rounded down; without a unit it is left out."""
+    found, sums = _added_up(np.concatenate((rows, others)), np.concatenate((parts, more)))
+    kept = 0
+    for at in range(len(found)):
+        share = np.floor(sums[at] / probability / _UNIT) * _UNIT
+        if share > 0:
+            found[kept], sums[kept] = found[at], share
+            kept += 1
+    return found[:kept].copy(), sums[:kept].copy()
 
 
 @numba.njit(cache=True, nogil=True)

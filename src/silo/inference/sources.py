@@ -107,11 +107,12 @@ class Sources:
         return Followers(len(context), tokens, counts, sum(part.total for part in parts))
 
     def holders(
-        self, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
-    ) -> Iterator[tuple[int, Ints, NDArray[np.float64]]]:
-        """Per store the rows of documents that hold the last tokens of `ids`, and the weight of the occurrences."""
-        for at in self._with("ngram"):
-            yield at, *self.views[at].holders(ids, sizes, weights, self.policy)
+        self, store: int, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
+    ) -> tuple[Ints, NDArray[np.float64]]:
+        """Rows of a store's documents that hold the last tokens of `ids`, and the weight of the occurrences."""
+        if "ngram" not in self.stores[store].config.searches:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        return self.views[store].holders(ids, sizes, weights, self.policy)
 
     def passages(self, text: str, k: int) -> list[tuple[int, Passage]]:
         """The best passages of all stores."""
