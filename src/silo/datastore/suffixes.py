@@ -180,9 +180,11 @@ class SuffixSearch:
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0. No tokens, or tokens with
         `begin` among them, occur nowhere.
         """
+        if max(sizes, default=0) > len(ids):
+            raise SiloError("internal", f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
+        if len(weights) != len(sizes) or min(weights, default=1) <= 0:
+            raise SiloError("internal", "every size needs a weight above 0")
         wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
-        _require(bool((wanted <= len(ids)).all()), f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
-        _require(len(each) == len(wanted) and bool((each > 0).all()), "every size needs a weight above 0")
         with table.tally() as tally:
             rows, sums = _holders(self._store(allowed), _tail(ids, len(ids)), wanted, each, table.documents, tally)
         return rows, sums

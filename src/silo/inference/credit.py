@@ -97,8 +97,12 @@ class Credits(Sequence[Credit]):
     @property
     def largest(self) -> Credit | None:
         """The document with the largest share; the others are not looked at."""
-        best = max((part.shares.max() for part in self.parts), default=0.0)
-        found = (item for part in self.parts for item in part.only(part.shares == best).credits())
+        best = max((float(part.shares.max()) for part in self.parts), default=0.0)
+        found = [
+            Credit(part.facts[row], best, False, part.store)
+            for part in self.parts
+            for row in part.rows[part.shares == best].tolist()
+        ]
         return min(found, key=_largest_first, default=None)
 
     def __len__(self) -> int:
@@ -133,14 +137,13 @@ def credit(prediction: Prediction, token: int, sources: Sources | None) -> Credi
 
 def _parts(prediction: Prediction, token: int, probability: float, sources: Sources) -> Iterator[_Part]:
     """Per store every document once, with its share."""
-    weights = {
-        level.length + 1: level_weight(prediction.weights, level.length) / level.total for level in prediction.levels
-    }
-    sizes = [size for size, weight in weights.items() if weight > 0]
+    levels = [(level, level_weight(prediction.weights, level.length)) for level in prediction.levels]
+    sizes = [level.length + 1 for level, weight in levels if weight > 0]
+    weights = [weight / level.total for level, weight in levels if weight > 0]
     ids = np.append(prediction.prefix, token) if sizes else prediction.prefix
     for store, view in enumerate(sources.views):
         near = _near(prediction, token, store)
-        held = sources.holders(store, ids, sizes, [weights[size] for size in sizes]) if sizes else _NOTHING
+        held = sources.holders(store, ids, sizes, weights) if sizes else _NOTHING
         rows, shares = _shares(*near, *held, probability)
         if len(rows):
             yield _Part(store, view.facts, rows, shares)
