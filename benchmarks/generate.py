@@ -4,7 +4,7 @@
 
 Contestants take turns; what one costs more than another is the median over rounds. Generation runs in one thread and is
 timed by the processor's clock, which other programs disturb less; `credit` is what naming the documents adds to
-generation with kNN and n-grams, in more and shorter rounds. `--store` are stores of the model, such as those that
+generation with kNN and n-grams, in more rounds. `--store` are stores of the model, such as those that
 benchmarks/methods.py (1M tokens) and benchmarks/store.py (10M) leave in build/. `--large` adds a network of the 100M
 class with random weights and a store of random keys (time only). Writes docs/results/generate.json.
 """
@@ -148,9 +148,9 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     writers: Contest = {name: partial(write, one, prompt, arguments.tokens) for name, one in predictors.items()}
     written = Rounds.of(writers, arguments.rounds, arguments.tokens, time.process_time)
-    both, few = predictors["knn+ngram"], arguments.tokens // 2
-    paid: Contest = {f"credit {said}": partial(write, both, prompt, few, credit=said) for said in (True, False)}
-    credit = Rounds.of(paid, 4 * arguments.rounds, few, time.process_time)
+    both, tokens = predictors["knn+ngram"], arguments.tokens
+    paid: Contest = {f"credit {said}": partial(write, both, prompt, tokens, credit=said) for said in (True, False)}
+    credit = Rounds.of(paid, 3 * arguments.rounds, tokens, time.process_time)
     torch.set_num_threads(2)
     readers: Contest = {name: partial(score_text, one, text) for name, one in predictors.items()}
     readers["lm, input of ric"] = lambda: score_text(control, text)
