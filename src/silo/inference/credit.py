@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from silo.datastore.facts import Facts, FactTable
 from silo.inference.mix import Floats
 from silo.inference.predictor import Prediction
-from silo.inference.settings import level_weight
 from silo.inference.sources import Ints, Sources
 
 _UNIT = 2.0**-40
@@ -137,9 +136,9 @@ def credit(prediction: Prediction, token: int, sources: Sources | None) -> Credi
 
 def _parts(prediction: Prediction, token: int, probability: float, sources: Sources) -> Iterator[_Part]:
     """Per store every document once, with its share."""
-    levels = [(level, level_weight(prediction.weights, level.length)) for level in prediction.levels]
-    sizes = [level.length + 1 for level, weight in levels if weight > 0]
-    weights = [weight / level.total for level, weight in levels if weight > 0]
+    levels = [pair for pair in zip(prediction.levels, prediction.level_weights, strict=True) if pair[1] > 0]
+    sizes = [level.length + 1 for level, _ in levels]
+    weights = [weight / level.total for level, weight in levels]
     ids = np.append(prediction.prefix, token) if sizes else prediction.prefix
     for store, view in enumerate(sources.views):
         near = _near(prediction, token, store)

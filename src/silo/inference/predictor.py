@@ -33,8 +33,8 @@ from silo.lm.scoring import Windows
 class Prediction:
     """The distribution of the next token after `prefix`, and its components: LM, neighbours, levels short to long.
 
-    `weights` has one entry for each component that the method has, also those that found nothing; `leads` are the
-    passages the LM had before the text.
+    `weights` has one entry for each component that the method has, also those that found nothing; `level_weights` are
+    those of `levels`. `leads` are the passages the LM had before the text.
     """
 
     prefix: NDArray[np.int64]
@@ -44,6 +44,7 @@ class Prediction:
     nearest: Nearest | None
     neighbour_weights: Floats | None
     levels: tuple[Followers, ...]
+    level_weights: tuple[float, ...]
     leads: tuple[Lead, ...]
 
 
@@ -182,9 +183,10 @@ class Reader:
             near = neighbour_weights(nearest.distances, settings.tau)
             held = nearest.rows[0] >= 0
             add_component(mixed, nearest.values[0][held], near[0][held], weights[1])
-        for level in levels:
-            add_component(mixed, level.tokens, level.counts / level.total, level_weight(weights, level.length))
-        return Prediction(prefix, mixed, lm, weights, nearest, near, levels, tuple(leads))
+        trusted = tuple(level_weight(weights, level.length) for level in levels)
+        for level, weight in zip(levels, trusted, strict=True):
+            add_component(mixed, level.tokens, level.counts / level.total, weight)
+        return Prediction(prefix, mixed, lm, weights, nearest, near, levels, trusted, tuple(leads))
 
     def _language_model(self, prefix: NDArray[np.int64], sources: Sources | None) -> tuple[list[Lead], list[Next]]:
         predictor = self._predictor
