@@ -25,14 +25,14 @@ from methods import file_of, test_text
 from silo.errors import SiloError
 from silo.evaluation.tune import tune, validation_text
 from silo.files import write_json
-from silo.inference.evidence import Evidence, gather
-from silo.inference.leads import LeadFinder
+from silo.inference.context import LeadFinder
 from silo.inference.mix import Floats, mixed
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.observe import Evidence, gather
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings, parse_method
-from silo.inference.stores import create_store, open_store
-from silo.lm.importing import import_model
+from silo.lm.importers.import_model import import_model
 from silo.lm.scoring import Text, Windows
+from silo.pairing import create_store, open_store
 from store import documents
 
 ROOT = Path(__file__).parent.parent

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import read_lines
-from silo.corpus.sources import plan, read
 from silo.recipe import CorpusRecipe, Limits, load_recipe
 from silo.records import Candidate, Tier, document_id
+from silo.sources import plan, read
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"

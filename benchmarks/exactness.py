@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.evaluation import read_evaluation
-from silo.corpus.opened import Corpus
-from silo.corpus.tokens import Ids, Tokenizer
-from silo.datastore.codec import Codec, CodecSettings, Encoded
-from silo.datastore.nearest_rows import KeyRows, RowSearch
-from silo.datastore.store import PROBES
-from silo.datastore.view import ROWS_PER_NEIGHBOUR
+from silo.corpus.corpus import Corpus
 from silo.evaluation.fitting import solve_lambda
 from silo.files import write_json
-from silo.inference.codec import FOLDER, codec_key, learn_codec
 from silo.inference.mix import token_mass
+from silo.lm.codec import FOLDER, codec_key, learn_codec
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import Key, LanguageModel
+from silo.search.knn.codec import Codec, CodecSettings, Encoded
+from silo.search.knn.index import KeyRows, RowSearch
+from silo.sources.evaluation import read_evaluation
+from silo.store.store import PROBES
+from silo.store.view import ROWS_PER_NEIGHBOUR
+from silo.text.tokenizer import Ids, Tokenizer
 from store import documents
 
 ROOT = Path(__file__).parent.parent

@@ -26,26 +26,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.evaluation import read_evaluation
 from silo.corpus.stages import judge
-from silo.corpus.tokens import Ids
-from silo.datastore.codec import Codec, CodecSettings
-from silo.datastore.config import Quantise
-from silo.datastore.store import Store
 from silo.evaluation.tune import first_tokens
 from silo.files import write_json
 from silo.inference.answer import Answer
-from silo.inference.codec import codec_key
 from silo.inference.generate import Wish, generate
-from silo.inference.predictor import Encoder, Predictor, open_predictor
+from silo.inference.predict import Encoder, Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings
-from silo.inference.stores import model_of
+from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
 from silo.lm.scoring import Windows, merged_stream
+from silo.pairing import model_of
 from silo.records import Candidate
+from silo.search.knn.codec import Codec, CodecSettings
+from silo.sources.evaluation import read_evaluation
+from silo.store.config import Quantise
+from silo.store.store import Store
+from silo.text.tokenizer import Ids
 from store import documents
 
 ROOT = Path(__file__).parent.parent

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from methods_report import attribution_page, page, plot
-from silo.corpus.evaluation import read_evaluation
 from silo.evaluation.tune import first_tokens, tune, validation_text
 from silo.files import write_json
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, save_settings
-from silo.inference.stores import create_store, open_store
 from silo.lm.scoring import Text, Windows, merged_stream
+from silo.pairing import create_store, open_store
+from silo.sources.evaluation import read_evaluation
 from store import documents
 
 ROOT = Path(__file__).parent.parent

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from models_report import IN, NEAR, OUT, REFERENCE, loss_curves, page
-from silo.corpus.evaluation import read_evaluation
-from silo.corpus.opened import Corpus
-from silo.corpus.tokens import Tokenizer
+from silo.corpus.corpus import Corpus
 from silo.files import fingerprint, read_json
 from silo.lm.audit import verify_model
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
 from silo.lm.scoring import Text, Windows, merged_stream, score
 from silo.recipe import TrainRecipe, load_recipe
+from silo.sources.evaluation import read_evaluation
+from silo.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("pd", "pdsw", "pdswby", "all")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from silo.lm.curve import smoothed
+from silo.lm.training.curve import smoothed
 
 REFERENCE = "all"
 IN, NEAR, OUT = "in", "near", "out"

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import DOMAINS, ROOT, file_of
-from silo.datastore import view
 from silo.evaluation.tune import validation_text
 from silo.files import read_json, write_json
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import load_settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.scoring import Text
+from silo.store import view
 
 PAIRS = (
     (1, 8),

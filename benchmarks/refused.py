@@ -18,7 +18,7 @@ from pathlib import Path
 import zstandard
 
 from silo.cli import main as silo
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import RECORDS, Shard, read_lines
 from silo.errors import ExitStatus
 from silo.records import Tier

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import read_lines
-from silo.corpus.sources.strict_json import parse_object
-from silo.corpus.text import normalise
-from silo.corpus.tokens import Tokenizer
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
 from silo.records import Tier
 from silo.rights import classify
+from silo.text.normalise import normalise
+from silo.text.strict_json import parse_object
+from silo.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("pd", "pdsw", "pdswby", "all")

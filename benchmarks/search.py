@@ -27,14 +27,14 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.datastore.codec import Codec, CodecSettings, Encoded, add_encoded
-from silo.datastore.nearest import Floats
-from silo.datastore.nearest_rows import KeyRows, RowSearch, SearchTables
-from silo.datastore.store import PROBES as STORE_PROBES
-from silo.datastore.view import ROWS_PER_NEIGHBOUR
-from silo.inference.codec import codec_key
+from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
+from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
+from silo.search.knn.index import KeyRows, RowSearch, SearchTables
+from silo.search.knn.quantise import Floats
+from silo.store.store import PROBES as STORE_PROBES
+from silo.store.view import ROWS_PER_NEIGHBOUR
 from store import RESTRICTED, documents
 
 ROOT = Path(__file__).parent.parent

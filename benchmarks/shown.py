@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 import silo
-from silo.datastore.selection import Selector
 from silo.inference.answer import Answer
 from silo.inference.session import Session
-from silo.inference.stores import open_store
+from silo.pairing import open_store
+from silo.store.policy import Selector
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "    def __init__(self, host, port=None, timeout="

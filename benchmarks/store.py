@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.evaluation import read_evaluation
 from silo.corpus.stages import read_documents
-from silo.datastore.selection import Selector
-from silo.datastore.store import PROBES, Store
 from silo.files import MANIFEST, read_json, remove_tree, write_json
-from silo.inference.codec import codec_key
-from silo.inference.stores import create_store, open_store
+from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
+from silo.pairing import create_store, open_store
 from silo.recipe import SourceRecipe
 from silo.records import Document
+from silo.sources.evaluation import read_evaluation
+from silo.store.policy import Selector
+from silo.store.store import PROBES, Store
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"

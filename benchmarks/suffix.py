@@ -149,8 +149,8 @@ def measure(
     train: Tokens, count: int, prefixes: list[list[int]], held_out: Tokens, python: Path | None
 ) -> dict[str, Any]:
     """All systems at one size."""
-    from silo.datastore.attribution import TokenTable
-    from silo.datastore.suffixes import SuffixSearch, suffix_array
+    from silo.search.ngram.index import SuffixSearch, suffix_array
+    from silo.search.places import TokenTable
 
     starts = np.flatnonzero(train == BEGIN)
     edges = [*starts[np.searchsorted(starts, 1_000_000 * np.arange(count))], 0]

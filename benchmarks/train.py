@@ -35,12 +35,12 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from silo.corpus.build import build
-from silo.corpus.tokens import ByteTokenizer
 from silo.lm.model import LanguageModel, has_plain_head
 from silo.lm.network import make_network, parameter_count
 from silo.lm.scoring import Windows, token_log_probabilities, window_starts
-from silo.lm.train import learning_rate, train
+from silo.lm.training.train import learning_rate, train
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe, TrainRecipe
+from silo.text.tokenizer import ByteTokenizer
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "train.json"
 VOCABULARY, STEP_TOKENS, CONTEXTS = 8192, 4096, (1024, 256)

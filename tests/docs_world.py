@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import zstandard
 
-import silo.lm.train
-from silo.corpus.opened import Corpus
+import silo.lm.training.train
+from silo.corpus.corpus import Corpus
 from silo.lm.network import PRESETS, find_preset
 from silo.recipe import TrainRecipe
 from tests.conftest import record, words, write_jsonl
@@ -79,11 +79,11 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
     """Train every model in a few steps and small, and start no processes for the sake of speed."""
     patch.setattr(os, "sched_getaffinity", lambda _: {0})
     patch.setitem(PRESETS, "tiny", SHAPE)
-    whole = silo.lm.train.train
+    whole = silo.lm.training.train.train
 
     def short(recipe: TrainRecipe, out: Path, **options: Any) -> dict[str, Any]:
         find_preset(recipe.preset)
         small = replace(recipe, preset="tiny", vocabulary=300, context=64, max_tokens=512, batch_tokens=128)
         return whole(small, out, **options)
 
-    patch.setattr(silo.lm.train, "train", short)
+    patch.setattr(silo.lm.training.train, "train", short)

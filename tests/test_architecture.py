@@ -13,13 +13,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "silo"
 
 LAYERS = [
     {"errors"},
-    {"records", "recipe", "files"},
+    {"records", "recipe", "files", "progress"},
+    {"text"},
     {"rights"},
+    {"sources"},
     {"corpus"},
-    {"lm", "datastore"},
-    {"inference", "cluster"},
+    {"search"},
+    {"lm", "store"},
+    {"pairing"},
+    {"inference"},
+    {"cluster"},
     {"evaluation"},
-    {"experiments"},
+    {"experiments", "journeys"},
     {"server", "cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -27,7 +32,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 OWNERS = {
     "torch": {"lm"},
     "transformers": {"lm"},
-    "faiss": {"datastore"},
+    "faiss": {"search"},
     "ray": {"cluster"},
     "argparse": {"cli"},
     "rich": {"cli"},
@@ -66,7 +71,7 @@ def violations(path: Path, package: str) -> list[str]:
     for name in _imports(path):
         parts = name.split(".")
         if parts[0] == "silo" and len(parts) > 1 and parts[1] != package and parts[1] in RANK:
-            siblings = RANK[parts[1]] == RANK[package] and {parts[1], package} == {"lm", "datastore"}
+            siblings = RANK[parts[1]] == RANK[package] and {parts[1], package} == {"lm", "store"}
             if RANK[parts[1]] > RANK[package] or siblings:
                 wrong.append(f"{package} imports {name}")
         if package not in OWNERS.get(parts[0], {package}):

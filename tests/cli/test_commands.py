@@ -12,7 +12,7 @@ import pytest
 
 from silo import __version__
 from silo.cli import main
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.errors import CODES
 from silo.records import Tier
 from tests.conftest import record, words, write_jsonl

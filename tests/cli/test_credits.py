@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from silo.cli import main
-from silo.datastore.erasing import _accept
-from silo.datastore.ledger import Share, Usage, append_usage, held_by
-from silo.datastore.selection import Selector
-from silo.datastore.store import Store
-from tests.datastore.small import document, small_store
+from silo.store.erasure.erase import _accept
+from silo.store.policy import Selector
+from silo.store.store import Store
+from silo.store.usage import Share, Usage, append_usage, held_by
+from tests.store.small import document, small_store
 
 ANN = document("a", "A first text about winter.", owner="ann")
 BOB = document("b", "A second text about summer.", owner="bob")

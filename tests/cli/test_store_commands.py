@@ -14,7 +14,7 @@ import pytest
 from silo.cli import main
 from silo.records import document_id
 from tests.conftest import record, words, write_jsonl
-from tests.datastore.small import tree
+from tests.store.small import tree
 
 
 @pytest.fixture(scope="module")

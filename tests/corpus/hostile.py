@@ -7,10 +7,10 @@ every quarantined record (or of the one error that planning raises); `good` coun
 from __future__ import annotations
 
 from silo.recipe import SourceRecipe
-from tests.corpus.sources.hostile_case import Case
-from tests.corpus.sources.hostile_files import FILES
-from tests.corpus.sources.hostile_kinds import FOLDERS, OTHERS
-from tests.corpus.sources.hostile_lines import LINES
+from tests.sources.hostile_case import Case
+from tests.sources.hostile_files import FILES
+from tests.sources.hostile_kinds import FOLDERS, OTHERS
+from tests.sources.hostile_lines import LINES
 
 __all__ = ["CASES", "Case", "recipe_for"]
 

@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import read_lines
-from silo.corpus.tokens import load_tokenizer
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, DedupRecipe, PiiRecipe, SourceRecipe
 from silo.records import Tier, document_id
+from silo.text.tokenizer import load_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
 

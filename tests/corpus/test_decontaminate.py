@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from silo.corpus.decontaminate import EvaluationText
-from silo.corpus.evaluation import EvaluationRecord, read_evaluation
 from silo.errors import SiloError
 from silo.recipe import DecontaminationRecipe
+from silo.sources.evaluation import EvaluationRecord, read_evaluation
 from tests.conftest import record, words, write_jsonl
 
 RECIPE = DecontaminationRecipe()

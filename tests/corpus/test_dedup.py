@@ -7,7 +7,7 @@ import random
 from silo.corpus.dedup import NearDuplicates
 from silo.recipe import DedupRecipe
 from tests.conftest import words
-from tests.corpus.test_ngrams import naive_ngrams
+from tests.text.test_words import naive_ngrams
 
 
 def _planted(rng: random.Random) -> list[str]:

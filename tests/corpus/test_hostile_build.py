@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
-from silo.corpus.sources import plan
+from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, SourceRecipe
+from silo.sources import plan
 from tests.conftest import record, words, write_jsonl
 from tests.corpus.hostile import CASES, recipe_for
 

@@ -17,9 +17,9 @@ import pytest
 import zstandard
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
-from silo.corpus.overlap import Overlap, Sampling, correlation, overlap_matrix, sample_ngrams, stopwords
-from silo.corpus.plots import plot_overlap
+from silo.corpus.corpus import Corpus
+from silo.corpus.report.overlap import Overlap, Sampling, correlation, overlap_matrix, sample_ngrams, stopwords
+from silo.corpus.report.plots import plot_overlap
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe
 from silo.records import Tier

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
-from silo.corpus.plots import plot_distribution
-from silo.corpus.stats import COLUMNS, Reference, corpus_stats, load_reference
+from silo.corpus.corpus import Corpus
+from silo.corpus.report.plots import plot_distribution
+from silo.corpus.report.stats import COLUMNS, Reference, corpus_stats, load_reference
 from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.evaluation.fitting import Use, fit_gates, solve_lambda
-from silo.inference.gate import Gate
+from silo.inference.gates import Gate
 from silo.inference.mix import component_weights
 
 Floats = NDArray[np.float64]

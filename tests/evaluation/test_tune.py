@@ -12,7 +12,7 @@ import pytest
 
 from silo.errors import SiloError
 from silo.evaluation.tune import Tuned, first_tokens, tune, validation_text
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, load_settings, parse_method, save_settings
 from silo.lm.scoring import Text

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silo.datastore.selection import Selector
 from silo.errors import SiloError
 from silo.inference.answer import Answer
 from silo.inference.credit import by_sentence
 from silo.inference.generate import Step, Wish, generate
 from silo.inference.guard import Guard
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.sampling import Sampling
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
-from silo.inference.stores import open_store
+from silo.pairing import open_store
+from silo.store.policy import Selector
 from tests.inference.test_score import text_of
 from tests.inference.world import TEXTS, documents, make_store
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from silo.datastore.codec import Codec
-from silo.datastore.selection import Policy
 from silo.errors import SiloError
-from silo.inference.gate import log_counts
-from silo.inference.leads import LeadFinder
+from silo.inference.context import LeadFinder
+from silo.inference.gates import log_counts
 from silo.inference.mix import component_weights, neighbour_weights
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import ORDERS, Ric, Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
 from silo.lm.scoring import Text, Windows, score
+from silo.search.knn.codec import Codec
+from silo.store.policy import Policy
 from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store
 
 LONG = "The quick brown fox is not the lazy dog. The licensee shall not copy the sea. " * 3

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.stages import judge
-from silo.datastore.codec import CodecSettings
-from silo.datastore.store import Store
-from silo.inference.codec import learn_codec
-from silo.inference.stores import create_store, open_store
+from silo.lm.codec import learn_codec
 from silo.lm.model import Key, save_model
 from silo.lm.network import Preset, make_network
 from silo.lm.tokenizer import byte_tokenizer
+from silo.pairing import create_store, open_store
 from silo.records import Candidate, Document, Right
 from silo.rights import assess
+from silo.search.knn.codec import CodecSettings
+from silo.store.store import Store
 from tests.conftest import build_from, record, words, write_jsonl
 
 SHAPE = Preset("tiny", 32, 2, 2, 64, vocabulary=257, context=64, tied=True)

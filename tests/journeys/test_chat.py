@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from silo.cli import main
 from silo.errors import SiloError
-from silo.experiments.quickstart import END_OF_TURN, PASSAGE_TOKENS, TURN, fill_from_folder, open_for_question
 from silo.inference.session import Session
-from silo.lm.importing import import_model
+from silo.journeys.quickstart import END_OF_TURN, PASSAGE_TOKENS, TURN, fill_from_folder, open_for_question
+from silo.lm.importers.import_model import import_model
 from silo.lm.model import save_model
 from silo.lm.network import PRESETS, make_network
 from silo.lm.tokenizer import byte_tokenizer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from silo.cli import main
-from silo.experiments.demo import Findings, Sizes, run_demo
-from silo.experiments.demo_report import write_report
+from silo.journeys.demo import Findings, Sizes, run_demo
+from silo.journeys.demo_report import write_report
 from silo.recipe import SourceRecipe
 from tests.conftest import record, words, write_jsonl
 

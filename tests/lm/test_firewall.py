@@ -10,9 +10,8 @@ import pytest
 import zstandard
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import RECORDS, read_lines
-from silo.corpus.text import text_hash
 from silo.errors import SiloError
 from silo.lm.audit import audit
 from silo.lm.firewall import (
@@ -25,9 +24,10 @@ from silo.lm.firewall import (
     seen_rows,
     what_it_shaped,
 )
-from silo.lm.packing import prepare
+from silo.lm.training.data import prepare
 from silo.recipe import CorpusRecipe, SourceRecipe
 from silo.records import document_id
+from silo.text.normalise import text_hash
 from tests.conftest import build_from, record, words, write_jsonl
 
 

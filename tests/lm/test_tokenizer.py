@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from silo.corpus.build import build
-from silo.corpus.opened import Corpus
-from silo.corpus.text import text_hash
-from silo.corpus.tokens import ByteTokenizer, Tokenizer, load_tokenizer
+from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.lm.tokenizer import FILE, TrainedTokenizer, byte_tokenizer, train_tokenizer
 from silo.recipe import CorpusRecipe, SourceRecipe
 from silo.records import Tier
+from silo.text.normalise import text_hash
+from silo.text.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
 LICENSES = {"pd": "CC0-1.0", "sw": "MIT", "by": "CC-BY-4.0", "restricted": "GPL-3.0-only"}
@@ -89,7 +89,7 @@ def test_same_corpus_gives_the_same_bytes_in_any_process(
     corpus: Corpus, trained: TrainedTokenizer, tmp_path: Path
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from silo.corpus.opened import Corpus;"
+        "import sys; from pathlib import Path; from silo.corpus.corpus import Corpus;"
         "from silo.lm.tokenizer import train_tokenizer; from silo.records import Tier;"
         "train_tokenizer(Corpus.open(Path(sys.argv[1])), tiers=(Tier.by, Tier.pd, Tier.sw), vocabulary=420,"
         " out=Path(sys.argv[2]))"

@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from silo.cli import main
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.lm import network as presets
 from silo.lm.audit import verify_model
-from silo.lm.crew import Crew
 from silo.lm.firewall import what_it_shaped
-from silo.lm.loss import Objective
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset, parameter_count
 from silo.lm.scoring import Windows, merged_stream, score, window_starts
-from silo.lm.train import Shape, _continue_or_restart, learning_rate, train
+from silo.lm.training.distributed import Crew
+from silo.lm.training.loss import Objective
+from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from tests.conftest import build_from, record, write_jsonl
 
@@ -65,6 +65,7 @@ RECIPE = TrainRecipe(
     validation=("valid.jsonl",),
     evaluate_every=32 * 8 * 10,
     checkpoint_every=32 * 8 * 4,
+    dtype="float32",  # weights are compared to the bit; left open, a processor that computes bf16 would train in it
 )
 
 
@@ -160,7 +161,7 @@ def test_gradient_checkpointing_gives_the_same_losses(place: Path, tmp_path: Pat
 
 
 def test_the_chunked_loss_has_the_value_and_gradients_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("silo.lm.loss._CHUNK_LOGITS", 300 * 5)  # five rows at a time, the last chunk shorter
+    monkeypatch.setattr("silo.lm.training.loss._CHUNK_LOGITS", 300 * 5)  # five rows at a time, the last chunk shorter
     ids = torch.randint(0, 300, (3, 15), generator=torch.Generator().manual_seed(1))
     found = []
     for tied in (True, False):
@@ -250,7 +251,7 @@ def _compare_gradients(preset: Preset, *, shard: bool) -> None:
 def take_part(recipe_file: str) -> None:
     """What each process does: a run, one that is stopped and put back, one that is only stopped, one that diverges."""
     presets.PRESETS["tiny"] = TINY
-    pytest.MonkeyPatch().setattr("silo.lm.train.Crew", _Counted)
+    pytest.MonkeyPatch().setattr("silo.lm.training.train.Crew", _Counted)
     assert main(["lm", "train", recipe_file, "--out", "several", "--json"]) == 0
     recipe = load_recipe(Path(recipe_file), TrainRecipe)
     for name, stop in (("resumed", 5), ("resumed", None), ("moved", 5)):
@@ -272,7 +273,6 @@ def test_two_processes_train_one_model(place: Path, tmp_path: Path, shard: bool)
         micro_batch=2,
         evaluate_every=32 * 8 * 2,
         checkpoint_every=32 * 8 * 3,
-        dtype="float32",
         shard=shard,
     )
     settings = [f"{name} = {json.dumps(value)}\n" for name, value in asdict(recipe).items()]

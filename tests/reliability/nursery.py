@@ -16,11 +16,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
-from silo.datastore.selection import Selector
-from silo.datastore.store import Store
-from tests.datastore.small import SmallEncoder, small_store
+from silo.store.policy import Selector
+from silo.store.store import Store
 from tests.reliability.disk import kill_at, watched
 from tests.reliability.test_store_histories import POOL, answers
+from tests.store.small import SmallEncoder, small_store
 
 
 def main() -> None:

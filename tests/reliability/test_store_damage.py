@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from silo.datastore.residue import Traces, scan
-from silo.datastore.selection import Selector
-from silo.datastore.store import Store
 from silo.errors import SiloError
-from tests.datastore.small import SmallEncoder, small_store
+from silo.store.erasure.residue import Traces, scan
+from silo.store.policy import Selector
+from silo.store.store import Store
 from tests.reliability.test_store_histories import POOL
+from tests.store.small import SmallEncoder, small_store
 
 EVERY = int(os.environ.get("SILO_FLIPS", "23"))
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from silo.datastore.selection import Selector
-from silo.datastore.store import Store
 from silo.errors import SiloError
-from tests.datastore.small import SmallEncoder, small_store, tree
+from silo.store.policy import Selector
+from silo.store.store import Store
 from tests.reliability.disk import fail_at, watched
 from tests.reliability.test_store_histories import POOL, answers
+from tests.store.small import SmallEncoder, small_store, tree
 
 KILLS = int(os.environ.get("SILO_STORE_KILLS", "20"))
 BASE = POOL[:8]
@@ -174,7 +174,7 @@ def test_a_missing_fsync_would_be_noticed(tmp_path: Path, monkeypatch: pytest.Mo
             os.write(handle, piece)
         os.close(handle)
 
-    monkeypatch.setattr("silo.datastore.generation.write_durably", careless)
+    monkeypatch.setattr("silo.store.generation.write_durably", careless)
     store = small_store(tmp_path / "s")
     assert _unsynced(lambda: store.add(BASE)) != []
 
@@ -212,6 +212,6 @@ def test_an_adopted_orphan_would_be_noticed(tmp_path: Path, monkeypatch: pytest.
     Store.open(tmp_path / "s").close()
     assert tree(tmp_path / "s" / "data") == twin
     orphan.write_bytes(b"left behind")
-    monkeypatch.setattr("silo.datastore.store.remove_strays", lambda *_: [])
+    monkeypatch.setattr("silo.store.store.remove_strays", lambda *_: [])
     Store.open(tmp_path / "s").close()
     assert tree(tmp_path / "s" / "data") != twin

@@ -17,12 +17,12 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.corpus.stages import read_documents
-from silo.datastore.codec import Codec, CodecSettings
-from silo.datastore.selection import Policy, Selector
-from silo.datastore.store import Store
 from silo.recipe import SourceRecipe
 from silo.records import Document
-from tests.datastore.small import SmallEncoder, document, small_codec, small_store, tree
+from silo.search.knn.codec import Codec, CodecSettings
+from silo.store.policy import Policy, Selector
+from silo.store.store import Store
+from tests.store.small import SmallEncoder, document, small_codec, small_store, tree
 
 HISTORIES = int(os.environ.get("SILO_HISTORIES", "6"))
 STEPS = 12
@@ -144,7 +144,7 @@ def test_a_tombstone_would_be_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     """Planted bug: an erasure only masks the document and leaves it in its bucket."""
     store = small_store(tmp_path / "s")
     store.add(POOL[:6])
-    monkeypatch.setattr("silo.datastore.erasing.apply", lambda *_: iter(()))
+    monkeypatch.setattr("silo.store.erasure.erase.apply", lambda *_: iter(()))
     done = store.erase(Selector(document="p3"))
     assert done.receipt is not None
     with pytest.raises(AssertionError):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from silo.records import Duty, Evidence, Right, Tier
 from silo.rights import assess, classify, read_header, read_license_file, resolve
-from silo.rights.table import license_table
+from silo.rights.licences.table import license_table
 
 IDS = sorted({row.spdx for row in license_table().ids.values()})
 NAMES = ["MIT", "GPL-3.0-only", "CC-BY-4.0", "CC0-1.0", "Apache 2.0", "BSD License", "CC-BY-NC-4.0", "nonsense", ""]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from silo.errors import SiloError
 from silo.records import Duty, Right
 from silo.rights import assess, load_signals, resolve
-from silo.rights.rules import matches
+from silo.rights.signals.rules import matches
 
 TRAIN, STORE, INDEX = Right.train, Right.store, Right.index
 MIT = assess("MIT", where="metadata")

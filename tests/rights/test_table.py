@@ -8,9 +8,9 @@ import pytest
 
 from silo.errors import SiloError
 from silo.records import Duty, Tier
-from silo.rights.table import license_table, parse_table
+from silo.rights.licences.table import license_table, parse_table
 
-TABLE = resources.files("silo.rights").joinpath("licenses.toml").read_text(encoding="utf-8")
+TABLE = resources.files("silo.rights.licences").joinpath("licenses.toml").read_text(encoding="utf-8")
 ROW = '\n[[license]]\nspdx = "New-1.0"\ntier = "sw"\nnames = ["new"]\nnote = "a test"\n'
 
 

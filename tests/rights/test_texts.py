@@ -11,7 +11,7 @@ import pytest
 from silo.errors import SiloError
 from silo.records import Evidence, Tier
 from silo.rights import read_header, read_license_file, resolve
-from silo.rights.texts import parse_notices
+from silo.rights.licences.texts import parse_notices
 
 MIT = """Copyright (c) 2020 Somebody
 

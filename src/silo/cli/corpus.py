@@ -108,13 +108,13 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
 
 
 def _stats(arguments: argparse.Namespace) -> int:
-    from silo.corpus.opened import Corpus
-    from silo.corpus.stats import corpus_stats, load_reference
+    from silo.corpus.corpus import Corpus
+    from silo.corpus.report.stats import corpus_stats, load_reference
 
     reference = load_reference(arguments.reference) if arguments.reference else None
     stats = corpus_stats(Corpus.open(Path(arguments.corpus)), reference=reference)
     if arguments.plot:
-        from silo.corpus.plots import plot_distribution
+        from silo.corpus.report.plots import plot_distribution
 
         plot_distribution(stats, Path(arguments.plot))
     if arguments.json:
@@ -166,14 +166,14 @@ def _add_overlap(parser: argparse.ArgumentParser) -> None:
 
 
 def _overlap(arguments: argparse.Namespace) -> int:
-    from silo.corpus.opened import Corpus
-    from silo.corpus.overlap import overlap_matrix
+    from silo.corpus.corpus import Corpus
+    from silo.corpus.report.overlap import overlap_matrix
 
     corpus, against = Corpus.open(Path(arguments.corpus)), [Path(path) for path in arguments.against]
     with show.progress(quiet=arguments.quiet) as advance:
         overlap = overlap_matrix(corpus, against, tiers=_tiers(arguments.tiers), advance=advance)
     if arguments.plot:
-        from silo.corpus.plots import plot_overlap
+        from silo.corpus.report.plots import plot_overlap
 
         plot_overlap(overlap, Path(arguments.plot))
     if arguments.json:

@@ -12,7 +12,7 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
-    from silo.datastore.ledger import Statement, Statements
+    from silo.store.usage import Statement, Statements
 
 
 def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from silo.datastore.ledger import statements
+    from silo.store.usage import statements
 
     begin, end = _time("--from", arguments.begin), _time("--to", arguments.end)
     if begin and end and begin >= end:
@@ -46,12 +46,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _settle(path: Path) -> None:
     """Make sure it is a store, and finish an erasure that was cut off before anybody is named."""
-    from silo.datastore.erasing import PENDING
-    from silo.datastore.generation import read_generation
+    from silo.store.erasure.erase import PENDING
+    from silo.store.generation import read_generation
 
     read_generation(path / "data")
     if (path / PENDING).exists():
-        from silo.inference.stores import open_store
+        from silo.pairing import open_store
 
         open_store(path).close()
 

@@ -29,8 +29,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from silo.experiments.demo import run_demo
-    from silo.experiments.demo_report import write_report
+    from silo.journeys.demo import run_demo
+    from silo.journeys.demo_report import write_report
 
     home = Path(arguments.home)
     with show.progress(quiet=arguments.quiet) as advance:
@@ -50,7 +50,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: Any, report: Path) -> None:
-    from silo.cli.answer import Painter
+    from silo.cli.painter import Painter
 
     facts = found.facts
     rows = [[name, value] for name, value in facts["methods"].items()]
@@ -72,10 +72,10 @@ def _show(found: Any, report: Path) -> None:
 
 
 def _quickstart(arguments: argparse.Namespace) -> int:
-    from silo.cli.answer import Painter
+    from silo.cli.painter import Painter
     from silo.cli.predict import write
-    from silo.experiments import quickstart
     from silo.inference.session import open_session
+    from silo.journeys import quickstart
 
     folder, model, question = Path(arguments.folder).expanduser(), Path(arguments.model), arguments.question
     place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")

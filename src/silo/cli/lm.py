@@ -34,8 +34,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from silo.lm.crew import rank
-    from silo.lm.train import train
+    from silo.lm.training.distributed import rank
+    from silo.lm.training.train import train
 
     recipe, base, out = _train_recipe(arguments)
     leads = rank() == 0
@@ -85,7 +85,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from silo.lm.importing import import_model
+    from silo.lm.importers.import_model import import_model
 
     tokenizer = Path(arguments.tokenizer) if arguments.tokenizer else None
     model = import_model(
@@ -119,9 +119,9 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
 
 
 def _codec(arguments: argparse.Namespace) -> int:
-    from silo.corpus.opened import Corpus
-    from silo.datastore.codec import CodecSettings
-    from silo.inference.codec import codec_key, learn_codec
+    from silo.corpus.corpus import Corpus
+    from silo.lm.codec import codec_key, learn_codec
+    from silo.search.knn.codec import CodecSettings
 
     settings = CodecSettings(
         rotation=arguments.rotation,
@@ -157,9 +157,9 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from silo.corpus.evaluation import read_evaluation
     from silo.lm.model import LanguageModel
     from silo.lm.scoring import Windows, merged_stream, score
+    from silo.sources.evaluation import read_evaluation
 
     asked = Windows(arguments.length, arguments.stride)
     model = LanguageModel.open(Path(arguments.model))

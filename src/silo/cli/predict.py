@@ -14,9 +14,9 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
-    from silo.cli.answer import Painter
+    from silo.cli.painter import Painter
     from silo.inference.answer import Answer
-    from silo.inference.predictor import Predictor
+    from silo.inference.predict import Predictor
     from silo.inference.session import Session
     from silo.inference.settings import Settings
 
@@ -49,8 +49,8 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 def open_predictor(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
     """What the options name."""
-    from silo.inference.policy import parse_policy
-    from silo.inference.predictor import open_predictor as opened
+    from silo.inference.predict import open_predictor as opened
+    from silo.store.policy_text import parse_policy
 
     predictor = opened(
         arguments.model,
@@ -87,9 +87,9 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> int:
-    from silo.corpus.evaluation import read_evaluation
     from silo.inference.score import score_text
     from silo.lm.scoring import merged_stream
+    from silo.sources.evaluation import read_evaluation
 
     predictor = open_predictor(arguments)
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
@@ -124,7 +124,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    from silo.cli.answer import Painter
+    from silo.cli.painter import Painter
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")

@@ -27,7 +27,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from silo.datastore.receipt import check_receipt, proves, read_receipt
+    from silo.store.erasure.receipt import check_receipt, proves, read_receipt
 
     if (arguments.document is None) != (arguments.salt is None):
         raise SiloError("usage", "--document and --salt belong together")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from silo.corpus.units import Advance
 from silo.errors import SiloError
+from silo.progress import Advance
 
 
 def print_json(value: Any) -> None:

@@ -13,9 +13,9 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
-    from silo.datastore.selection import Selector
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
+    from silo.store.policy import Selector
 
 _LISTED = 20
 _STDIN = "-"
@@ -59,7 +59,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import create_store
+    from silo.pairing import create_store
 
     store = create_store(
         Path(arguments.path),
@@ -87,8 +87,8 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from silo.datastore.store import ADDING
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
+    from silo.store.store import ADDING
 
     recipe, base = _recipe(arguments)
     store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
@@ -165,13 +165,13 @@ def _add_selectors(parser: argparse.ArgumentParser) -> None:
 
 
 def _selector(arguments: argparse.Namespace) -> Selector:
-    from silo.datastore.selection import Selector
+    from silo.store.policy import Selector
 
     return Selector(**{name: getattr(arguments, name) for name in _SELECTORS})
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     selector = _selector(arguments)
     store = open_store(Path(arguments.path))
@@ -204,7 +204,7 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
 
 
 def _stats(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     store = open_store(Path(arguments.path))
     show.facts(arguments.path, store.stats(), as_json=arguments.json)
@@ -221,9 +221,9 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
 
 
 def _erase(arguments: argparse.Namespace) -> int:
-    from silo.datastore.erasing import selected
     from silo.files import write_json
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
+    from silo.store.erasure.erase import selected
 
     selector = _selector(arguments)
     if not selector:
@@ -268,7 +268,7 @@ def _add_allow(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     lifted = open_store(Path(arguments.path)).allow(arguments.document)
     show.facts(arguments.path, {"document": arguments.document, "was_kept_out": lifted}, as_json=arguments.json)
@@ -282,7 +282,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 
 def _replay(arguments: argparse.Namespace) -> int:
     from silo.files import write_json
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     done = open_store(Path(arguments.path)).replay()
     names = [name for item in done for name in item.documents]
@@ -305,7 +305,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=arguments.keys)
@@ -320,7 +320,7 @@ def _add_digest(parser: argparse.ArgumentParser) -> None:
 
 
 def _digest(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     digest = open_store(Path(arguments.path)).digest()
     if arguments.json:
@@ -335,7 +335,7 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
 
 
 def _compact(arguments: argparse.Namespace) -> int:
-    from silo.inference.stores import open_store
+    from silo.pairing import open_store
 
     freed = open_store(Path(arguments.path)).compact()
     show.facts(arguments.path, {"freed_bytes": freed}, as_json=arguments.json)
@@ -356,7 +356,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 def _tune(arguments: argparse.Namespace) -> int:
     from silo.evaluation.tune import tune, validation_text
     from silo.files import file_sha256
-    from silo.inference.predictor import open_predictor
+    from silo.inference.predict import open_predictor
     from silo.inference.settings import Settings, save_settings
 
     files = [Path(name) for name in arguments.jsonl]

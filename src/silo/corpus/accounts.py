@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from silo import __version__
-from silo.corpus.opened import FORMAT
-from silo.corpus.tokens import load_tokenizer
+from silo.corpus.corpus import FORMAT
 from silo.corpus.weights import domain_weights
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe
 from silo.records import Tier
+from silo.text.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

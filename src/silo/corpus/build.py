@@ -16,18 +16,13 @@ from typing import Any
 
 from silo import __version__
 from silo.corpus.accounts import Reports, manifest_content, stage_times
+from silo.corpus.corpus import Corpus
 from silo.corpus.decontaminate import EvaluationText
-from silo.corpus.evaluation import EvaluationRecord, read_evaluation
 from silo.corpus.exact import Summary, drop_repeats
-from silo.corpus.opened import Corpus
+from silo.corpus.runs import open_runs
 from silo.corpus.shards import directory_name
-from silo.corpus.sources import Part, plan
-from silo.corpus.sources.parts import expand
-from silo.corpus.spool import open_runs
 from silo.corpus.stages import clean_domain, read_part, tokenise_shard
-from silo.corpus.text import check_kinds
-from silo.corpus.tokens import load_tokenizer
-from silo.corpus.units import Advance, Memory, Unit, run, wait_for_orphans
+from silo.corpus.workers import Memory, Unit, run, wait_for_orphans
 from silo.errors import SiloError
 from silo.files import (
     MANIFEST,
@@ -40,8 +35,14 @@ from silo.files import (
     write_json,
     write_manifest,
 )
+from silo.progress import Advance
 from silo.recipe import CorpusRecipe
 from silo.records import Right
+from silo.sources import Part, plan
+from silo.sources.evaluation import EvaluationRecord, read_evaluation
+from silo.sources.reader.plan import expand
+from silo.text.normalise import check_kinds
+from silo.text.tokenizer import load_tokenizer
 
 _LOG = "build.json"
 """Times, memory and the key of the inputs: the one file that may differ between equal corpora."""

@@ -18,11 +18,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.evaluation import EvaluationRecord
-from silo.corpus.ngrams import Hashes, ngram_hashes
-from silo.corpus.text import normalise, text_hash
 from silo.files import read_json, write_json
 from silo.recipe import DecontaminationRecipe
+from silo.sources.evaluation import EvaluationRecord
+from silo.text.normalise import normalise, text_hash
+from silo.text.words import Hashes, ngram_hashes
 
 _COMMON = 8
 _MIN_IDENTIFYING = 8

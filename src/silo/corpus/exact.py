@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.spool import KEPT, SAME_ID, SAME_TEXT, Run
+from silo.corpus.runs import KEPT, SAME_ID, SAME_TEXT, Run
 from silo.records import Tier
 
 _SLICE_ROWS = 4_000_000

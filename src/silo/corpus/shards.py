@@ -21,10 +21,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from silo.corpus.grouping import by_size
-from silo.corpus.tokens import Ids, Tokenizer, token_dtype
 from silo.errors import SiloError
 from silo.files import sync_file
 from silo.records import Document, Rights, Tier
+from silo.text.tokenizer import Ids, Tokenizer, token_dtype
 
 ENTRY = np.dtype(
     [

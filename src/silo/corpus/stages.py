@@ -20,16 +20,16 @@ import zstandard
 
 from silo.corpus.decontaminate import EvaluationText
 from silo.corpus.dedup import NearDuplicates
+from silo.corpus.runs import KEPT, SAME_TEXT, RunWriter, Spooled, merged, open_runs
 from silo.corpus.shards import INDEX, RECORDS, TOKENS, ShardWriter, directory_name, write_tokens
-from silo.corpus.sources import Part, plan, read
-from silo.corpus.spool import KEPT, SAME_TEXT, RunWriter, Spooled, merged, open_runs
-from silo.corpus.text import check_kinds, mask_personal_data, masked_share, normalise
-from silo.corpus.tokens import Tokenizer, load_tokenizer
-from silo.corpus.units import tick
+from silo.corpus.workers import tick
 from silo.files import file_sha256, remove_tree
 from silo.recipe import MIB, CorpusRecipe, Limits, PiiRecipe, SourceRecipe
 from silo.records import Candidate, Document, Quarantined, Right, Tier, document_id
 from silo.rights import read_header, resolve
+from silo.sources import Part, plan, read
+from silo.text.normalise import check_kinds, mask_personal_data, masked_share, normalise
+from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 _TYPICAL_PACKING = 3.5
 """Text bytes per packed byte, to show progress inside a packed file; nothing else depends on it."""

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.inference.gate import Gate
+from silo.inference.gates import Gate
 
 Floats = NDArray[np.float64]
 

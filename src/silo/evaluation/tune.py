@@ -17,17 +17,17 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.evaluation import read_evaluation
-from silo.corpus.tokens import Tokenizer
-from silo.corpus.units import Advance
 from silo.errors import SiloError
 from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
-from silo.inference.evidence import Evidence, gather
-from silo.inference.gate import Gate, log_counts, log_nodes
-from silo.inference.predictor import Predictor
+from silo.inference.gates import Gate, log_counts, log_nodes
+from silo.inference.observe import Evidence, gather
+from silo.inference.predict import Predictor
+from silo.inference.retrieval import Nearest
 from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
-from silo.inference.sources import Nearest
 from silo.lm.scoring import Text, merged_stream
+from silo.progress import Advance
+from silo.sources.evaluation import read_evaluation
+from silo.text.tokenizer import Tokenizer
 
 NEIGHBOURS = (16, 64, 256, 1024)
 _TAUS = 9

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from silo.datastore.selection import Selector
 from silo.inference.credit import Credit, by_document, by_sentence, roll_up
 from silo.inference.generate import Step
-from silo.inference.policy import describe
-from silo.inference.predictor import Predictor
+from silo.inference.predict import Predictor
 from silo.records import Document, Duty
+from silo.store.policy import Selector
+from silo.store.policy_text import describe
 
 NOTICE_SHARE = 0.01
 """Documents below this share of an answer get no notice line."""

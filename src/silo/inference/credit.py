@@ -17,13 +17,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.datastore.facts import Facts, FactTable
 from silo.inference.mix import Floats
-from silo.inference.predictor import Prediction
-from silo.inference.sources import Ints, Sources
+from silo.inference.predict import Prediction
+from silo.inference.retrieval import Ints, Sources
+from silo.store.facts import Facts, FactTable
 
 _UNIT = 2.0**-40
 _SPARSE = 32
+"""A table for all rows is worth making if it is at most so many times longer than the rows that are added up."""
 _NOTHING = np.empty(0, dtype=np.int64), np.empty(0)
 
 

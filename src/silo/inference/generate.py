@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.tokens import Tokenizer
 from silo.errors import SiloError
 from silo.inference.credit import Credit, Credits, credit
 from silo.inference.guard import Guard
 from silo.inference.neighbours import Neighbour, top_neighbours
-from silo.inference.predictor import Prediction, Predictor
+from silo.inference.predict import Prediction, Predictor
+from silo.inference.retrieval import Sources
 from silo.inference.sampling import Sampling
-from silo.inference.sources import Sources
+from silo.text.tokenizer import Tokenizer
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 _TAIL = 16

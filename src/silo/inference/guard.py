@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.datastore.selection import All, Not, Policy, QuoteBelow
 from silo.errors import SiloError
 from silo.inference.mix import Floats
-from silo.inference.sources import Sources
+from silo.inference.retrieval import Sources
 from silo.records import UNLIMITED
+from silo.store.policy import All, Not, Policy, QuoteBelow
 
 
 class Guard:

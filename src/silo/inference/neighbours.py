@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from silo.corpus.tokens import Tokenizer
-from silo.inference.predictor import Prediction
-from silo.inference.sources import Sources
+from silo.inference.predict import Prediction
+from silo.inference.retrieval import Sources
+from silo.text.tokenizer import Tokenizer
 
 _LEFT, _RIGHT = 24, 12
 

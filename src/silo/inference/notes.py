@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from silo.datastore.ledger import Share, Usage, append_usage, held_by
 from silo.inference.answer import Answer
-from silo.inference.predictor import Predictor
+from silo.inference.predict import Predictor
+from silo.store.usage import Share, Usage, append_usage, held_by
 
 
 def note(predictor: Predictor, answer: Answer) -> None:

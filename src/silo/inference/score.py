@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.tokens import Tokenizer
-from silo.corpus.units import Advance
-from silo.inference.evidence import gather
 from silo.inference.mix import Floats, mixed
-from silo.inference.predictor import Predictor
+from silo.inference.observe import gather
+from silo.inference.predict import Predictor
 from silo.lm.scoring import Score, Text
+from silo.progress import Advance
+from silo.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,12 +11,12 @@ from silo.inference.answer import Answer
 from silo.inference.generate import Step, Wish, generate
 from silo.inference.guard import Guard
 from silo.inference.notes import note
-from silo.inference.policy import parse_policy
-from silo.inference.predictor import Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.sampling import Sampling
 from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
 from silo.lm.scoring import merged_stream
+from silo.store.policy_text import parse_policy
 
 
 class Session:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.datastore.store import PROBES
 from silo.errors import SiloError
 from silo.files import read_json, write_json
-from silo.inference.gate import Floats, Gate, log_counts, log_nodes
+from silo.inference.gates import Floats, Gate, log_counts, log_nodes
+from silo.store.store import PROBES
 
 FORMAT = "silo-settings-1"
 FOLDER = "settings"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silo.corpus.opened import Corpus
-from silo.corpus.text import text_hash
+from silo.corpus.corpus import Corpus
 from silo.lm.firewall import Permit, load_seen, what_it_shaped
 from silo.lm.model import model_fingerprint, open_manifest, verify_files
 from silo.records import Document
+from silo.text.normalise import text_hash
 
 
 @dataclass(frozen=True, slots=True)

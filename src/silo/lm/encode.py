@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.tokens import Ids, Tokenizer
 from silo.files import fingerprint
 from silo.lm.cores import each_on_a_core
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Windows, window_starts
+from silo.text.tokenizer import Ids, Tokenizer
 
 Keys = NDArray[np.float32]
 Quantise = Callable[[Keys, Callable[[Keys, Keys], Keys]], tuple[NDArray[Any], ...]]

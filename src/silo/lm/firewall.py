@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.records import Document, Tier

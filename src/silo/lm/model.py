@@ -21,7 +21,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from silo.corpus.tokens import Tokenizer, load_tokenizer
 from silo.errors import SiloError
 from silo.files import (
     MANIFEST,
@@ -35,8 +34,9 @@ from silo.files import (
     write_json,
     write_manifest,
 )
-from silo.lm.feeds import noting, watch_feed_forward
+from silo.lm.hooks import noting, watch_feed_forward
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
+from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 Key = Literal["final", "ffn"]
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silo.corpus.text import MASK, normalise
-from silo.corpus.tokens import Ids, Tokenizer
-from silo.corpus.units import Advance
 from silo.errors import SiloError
 from silo.lm.model import Key, LanguageModel
+from silo.progress import Advance
+from silo.text.normalise import MASK, normalise
+from silo.text.tokenizer import Ids, Tokenizer
 
 _CHUNK_LOGITS = 1 << 22
 _ALIGN = 64

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from silo.corpus.opened import Corpus
+from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
-from silo.corpus.text import text_hash
-from silo.corpus.units import Advance
 from silo.errors import SiloError
 from silo.files import write_atomic, write_json
 from silo.lm.firewall import Permit, checked_documents, permitted
+from silo.progress import Advance
 from silo.recipe import MIB
 from silo.records import Document
+from silo.text.normalise import text_hash
 
 BEGIN = "<|endoftext|>"
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import reduce
 
 from silo.records import Duty, Evidence, Right, Rights, Tier, Verdict
-from silo.rights.expression import read_expression
-from silo.rights.reading import join_ids
-from silo.rights.table import NOASSERTION, license_table
+from silo.rights.licences.expression import read_expression
+from silo.rights.licences.reading import join_ids
+from silo.rights.licences.table import NOASSERTION, license_table
 
 NO_EVIDENCE = Evidence("", "", "none", 1.0, tier=Tier.restricted, spdx=NOASSERTION)
 

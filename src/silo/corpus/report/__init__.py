@@ -1,0 +1,1 @@
+"""What a corpus is made of: statistics, n-gram overlap and their plots."""

@@ -1,0 +1,245 @@
+"""Units of work: each is done by one process alone, leaves a report when it is finished, and is never done twice.
+
+A unit without a report did not happen: it is started again from nothing. That is all there is to resuming.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+from silo.files import exclusive, hold_shared, read_json, write_json
+from silo.progress import Advance
+
+Job = Callable[..., dict[str, Any]]
+
+_REDRAW_SECONDS = 0.2
+_ORPHAN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One call of a stage's function, the file its report goes to, and how much work it is."""
+
+    report: Path
+    arguments: tuple[Any, ...]
+    size: int
+
+
+@dataclass(slots=True)
+class Memory:
+    """Peak resident memory in MB of every process of every stage."""
+
+    peaks: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    def note(self, stage: str, process: int, peak: float) -> None:
+        """Remember the highest peak of one process in one stage."""
+        of_stage = self.peaks.setdefault(stage, {})
+        of_stage[process] = max(peak, of_stage.get(process, 0.0))
+
+    def total(self) -> float:
+        """An upper bound for what was held at once: this process and all workers of the hungriest stage."""
+        workers = [
+            sum(peak for process, peak in stage.items() if process != os.getpid()) for stage in self.peaks.values()
+        ]
+        return round(peak_memory_mb() + max(workers, default=0.0), 1)
+
+
+@dataclass(slots=True)
+class _Here:
+    """Where progress made in this process goes: to `show`, now and then; `held` is what it has not been told yet."""
+
+    show: Callable[[int], None] | None = None
+    held: int = 0
+    told: float = 0.0
+
+
+_here = _Here()
+
+
+def tick(amount: int) -> None:
+    """Called inside a unit: so much more is done."""
+    _here.held += amount
+    if _here.show and time.monotonic() - _here.told > _REDRAW_SECONDS:
+        _here.show(_here.held)
+        _here.held, _here.told = 0, time.monotonic()
+
+
+def run(
+    stage: str,
+    job: Job,
+    units: Sequence[Unit],
+    *,
+    workers: int,
+    advance: Advance,
+    memory: Memory,
+    guard: Path | None = None,
+) -> list[Any]:
+    """Do the units that have no report yet; returns all reports in the order of the units.
+
+    Workers hold the lock file `guard` while they live, and do not outlive this process: see `wait_for_orphans`.
+    """
+    total = sum(unit.size for unit in units)
+    open_units = [unit for unit in units if not unit.report.exists()]
+    done = total - sum(unit.size for unit in open_units)
+
+    def show(amount: int) -> None:
+        nonlocal done
+        done += amount
+        advance(stage, min(total, done), total)
+
+    show(0)
+    if workers == 1 or len(open_units) <= 1:
+        _here.show, _here.held = show, 0
+        try:
+            for unit in open_units:
+                memory.note(stage, *_perform(job, unit))
+        finally:
+            _here.show = None
+    elif open_units:
+        note = partial(memory.note, stage)
+        _work_together(job, open_units, min(workers, len(open_units)), show=show, note=note, guard=guard)
+    advance(stage, total, total)
+    return [read_json(unit.report) for unit in units]
+
+
+def wait_for_orphans(guard: Path) -> None:
+    """Wait until no worker of an earlier, killed run is left; they notice within a second that they are orphans."""
+    deadline = time.monotonic() + _ORPHAN_SECONDS
+    while True:
+        try:
+            with exclusive(guard):
+                return
+        except SiloError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _work_together(
+    job: Job,
+    units: list[Unit],
+    workers: int,
+    *,
+    show: Callable[[int], None],
+    note: Callable[[int, float], None],
+    guard: Path | None,
+) -> None:
+    """Let worker processes take units, largest first.
+
+    Each worker has a pipe of its own and shares nothing else, so that killing one can block nobody. If a unit fails or
+    this process is interrupted, the workers are killed: what they were doing will be done again.
+    """
+    waiting = sorted(units, key=lambda unit: unit.size)
+    crew = [_hire(job, guard) for _ in range(workers)]
+    try:
+        busy = [link for link, _ in crew]
+        for link in busy:
+            link.send(waiting.pop())
+        while busy:
+            ready: list[Any] = connection.wait(busy, timeout=_REDRAW_SECONDS)
+            for link in ready:
+                answer = _received(link)
+                if isinstance(answer, int):
+                    show(answer)
+                    continue
+                note(*answer)
+                if waiting:
+                    link.send(waiting.pop())
+                else:
+                    busy.remove(link)
+            show(0)
+    finally:
+        for link, process in crew:
+            link.close()
+            process.kill()
+            process.join()
+
+
+def _hire(job: Job, guard: Path | None) -> tuple[Any, Any]:
+    """A new worker process and the link to it.
+
+    An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, job, os.getpid(), guard), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return ours, process
+
+
+def _received(link: Any) -> Any:
+    """Progress (a number) or the end of a unit (process and peak memory); an error of the unit is raised here."""
+    try:
+        answer = link.recv()
+    except (EOFError, ConnectionResetError):
+        raise SiloError("worker-died", "a worker process was killed before it finished") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _work(link: Any, job: Job, parent: int, guard: Path | None) -> None:
+    """A worker: take units until the link closes; it holds the guard, and ends when its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if guard:
+        hold_shared(guard)
+    if os.getppid() != parent:
+        os._exit(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _here.show = link.send
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            link.send(_answer(job, link.recv()))
+
+
+def _answer(job: Job, unit: Unit) -> tuple[int, float] | Exception:
+    try:
+        return _perform(job, unit)
+    except SiloError as error:
+        return error
+    except Exception as error:  # it is raised again where the user can see it
+        return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+def _perform(job: Job, unit: Unit) -> tuple[int, float]:
+    try:
+        report = job(*unit.arguments)
+    except MemoryError:
+        raise SiloError("out-of-memory", f"not enough memory for {unit.report.stem}") from None
+    write_json(unit.report, report)
+    return os.getpid(), peak_memory_mb()
+
+
+def peak_memory_mb() -> float:
+    """The high-water mark of this process's resident memory."""
+    status = Path("/proc/self/status")
+    if status.exists() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(found[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,1 +1,0 @@
-"""A store of text that can be searched per token and forgets exactly. Nothing here needs torch."""

@@ -1,1 +1,0 @@
-"""Experiments that can be run again: the demo, the paper's tables and figures."""

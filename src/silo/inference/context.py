@@ -1,0 +1,87 @@
+"""RIC-LM: what is put before a text for the language model to read, found by BM25 with the text's own words.
+
+Looked up every `stride` tokens with the last `query_tokens` of what stands before; docs and variants as in the paper,
+Section 4.2 and Appendix C. `concat-next` takes the tokens that really follow the passage in its document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.inference.retrieval import Sources
+from silo.inference.settings import Ric
+from silo.lm.scoring import Windows
+from silo.lm.windows import Frame, segment_at
+from silo.store.view import Passage
+from silo.text.tokenizer import Tokenizer
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lead:
+    """Tokens before the text, its share of the prediction, and the passages (with the number of their store)."""
+
+    tokens: Tokens = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    weight: float = 1.0
+    passages: tuple[tuple[int, Passage], ...] = ()
+
+
+class LeadFinder:
+    """Finds leads for one model."""
+
+    def __init__(self, context: int, ric: Ric, tokenizer: Tokenizer) -> None:
+        self.room = min(ric.passage_tokens or context // 2, context - 3)
+        length = context - self.room - 1
+        self.windows = Windows(length, min(ric.stride or max(1, length // 2), length - 1))
+        self.query_tokens = ric.query_tokens or self.windows.stride
+        self._ric = ric
+        self._tokenizer = tokenizer
+
+    def frame_at(self, position: int) -> Frame:
+        """What the network sees of the text when it predicts a token."""
+        return segment_at(position, self.windows)
+
+    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:
+        """The leads for a frame of a text; one empty lead where nothing is found."""
+        query = text[max(0, frame.first - self.query_tokens) : frame.first]
+        words = self._tokenizer.decode(query.astype(np.uint32))
+        wanted = 1 if self._ric.variant in ("basic", "concat-next") else self._ric.passages
+        found = sources.passages(words, wanted) if len(query) else []
+        if not found:
+            return [Lead()]
+        match self._ric.variant:
+            case "ensemble":
+                shares = _shares([passage.score for _, passage in found], self._ric.weighting)
+                return [self._lead([item], [item[1].tokens], share) for item, share in zip(found, shares, strict=True)]
+            case "concat":
+                each = self.room // self._ric.passages
+                return [self._lead(found, [item.tokens[:each] for _, item in reversed(found)])]
+            case "concat-next":
+                return [self._lead(found, [_with_next(sources, found[0], self.room)])]
+        return [self._lead(found, [found[0][1].tokens])]
+
+    def _lead(self, passages: list[tuple[int, Passage]], parts: list[NDArray[np.uint32]], weight: float = 1.0) -> Lead:
+        begin = np.array([self._tokenizer.begin], dtype=np.int64)
+        tokens = np.concatenate([part.astype(np.int64) for part in parts])[: self.room]
+        return Lead(np.concatenate([begin, tokens]), weight, tuple(passages))
+
+
+def _with_next(sources: Sources, found: tuple[int, Passage], room: int) -> NDArray[np.uint32]:
+    """The first half of the room from the passage, the rest from what follows in its document."""
+    store, passage = found
+    first = min(passage.end, passage.first + room // 2)
+    before = passage.tokens[: room // 2]
+    return np.concatenate(
+        [before, sources.views[store].document_tokens(passage.row)[first : first + room - len(before)]]
+    )
+
+
+def _shares(scores: list[float], weighting: str) -> list[float]:
+    """Equal shares, or softmax of the retrieval scores (as in REPLUG)."""
+    given = np.array(scores) if weighting == "score" else np.zeros(len(scores))
+    weights = np.exp(given - given.max())
+    return list(map(float, weights / weights.sum()))

@@ -1,0 +1,1 @@
+"""Whole ways through silo behind one command: the demo and the quickstart."""

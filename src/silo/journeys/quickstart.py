@@ -1,0 +1,150 @@
+"""`silo quickstart`: one command from a folder of documents and a model to attributed text, or to an answer.
+
+A question is put to a chat model in ChatML: a worked example, then the passages found for the question, then the
+question. The text that is written, scored and credited is the answer alone.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from silo.corpus.stages import read_documents
+from silo.errors import SiloError
+from silo.files import read_json, remove_tree
+from silo.inference.context import Lead, LeadFinder, Tokens
+from silo.inference.gates import Gate, log_nodes
+from silo.inference.retrieval import Sources
+from silo.inference.session import Session, open_session
+from silo.inference.settings import Ric, Settings
+from silo.lm.codec import FOLDER
+from silo.lm.model import LanguageModel
+from silo.lm.tokenizer import FILE
+from silo.lm.windows import Frame, window_at
+from silo.pairing import create_store, open_store
+from silo.progress import Advance
+from silo.recipe import SourceRecipe
+from silo.records import Quarantined
+from silo.store.add import Added
+from silo.store.store import Store
+from silo.store.view import Passage
+
+PASSAGES, PASSAGE_TOKENS = 2, 96
+"""What a small chat model can read: with longer or more passages it loses the question."""
+
+TURN, END_OF_TURN = "<|im_start|>", "<|im_end|>"
+ANSWER_STOPS = (END_OF_TURN, "\n\n")
+
+_EXAMPLE_TEXT = "The library opens at nine. On Sundays it is closed, because the staff of four needs a day of rest."
+_EXAMPLE_QUESTION = "Why is the library closed on Sundays?"
+_EXAMPLE_ANSWER = "On Sundays it is closed, because the staff of four needs a day of rest."
+_QUOTING = Gate((log_nodes((3, 4, 6, 10)),), np.array([0.0, 0.1, 0.2, 0.3]))
+"""A model that speaks well needs no help with short matches, which lead astray; from four tokens on it is a quote."""
+
+
+def fill_from_folder(
+    folder: Path,
+    model: Path,
+    place: Path,
+    *,
+    owner: str = "",
+    license: str = "",
+    passage_tokens: int = 0,
+    advance: Advance = lambda *_: None,
+) -> tuple[Added, list[Quarantined]]:
+    """Make a store for a model, or take the one that is there, and put a folder's files in.
+
+    Returns what became of the documents, and what could not be read. A model without a codec gets a store with exact
+    matches and passages, which need none. `passage_tokens` is for a new store.
+    """
+    if not folder.is_dir():
+        raise SiloError("input-missing", f"there is no folder {folder}")
+    searches = ("knn", "ngram", "bm25") if (model / FOLDER).is_dir() else ("ngram", "bm25")
+    fresh = not (place / "data").exists()
+    if fresh:
+        store = create_store(place, model, searches=searches, passage_tokens=passage_tokens)
+    else:
+        store = open_store(place, model, encoding=True)
+    source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
+    unreadable: list[Quarantined] = []
+    try:
+        added = store.add(read_documents(source, folder, unreadable), advance=advance)
+    finally:
+        empty = fresh and next(store.documents(), None) is None
+        store.close()
+        if empty:
+            remove_tree(place)
+    if not added.added and not added.unchanged:
+        why = [f"{item.code}: {item.where}" for item in unreadable[:1]] + [item.detail for item in added.refusals[:1]]
+        raise SiloError("input-empty", f"{folder} has no text that may be stored", "; ".join(why))
+    return added, unreadable
+
+
+def first_words(store: Store) -> str:
+    """The beginning of the first document, for a first prompt."""
+    return " ".join(next(store.documents()).text.split()[:12])
+
+
+def open_for_question(model: Path, store: Path, question: str) -> Session:
+    """A session that writes the answer, from an empty prompt until one of `ANSWER_STOPS`."""
+    session = open_session(model, store, method="ngram+ric", settings=Settings(ngram=_QUOTING), threads=1)
+    session.predictor.leads = QuestionLead(session.predictor.model, question)
+    return session
+
+
+class QuestionLead(LeadFinder):
+    """Before an answer stands a chat with the question and the passages found for it."""
+
+    def __init__(self, model: LanguageModel, question: str) -> None:
+        super().__init__(model.context, Ric(passages=PASSAGES), model.tokenizer)
+        self._marks = _chat_marks(model.root)
+        self._question = question
+        self._each = (self.room - len(self._chat(""))) // PASSAGES
+        if self._each < 1:
+            raise SiloError("usage", f"the question leaves no room for passages in {model.context} tokens of context")
+
+    def frame_at(self, position: int) -> Frame:
+        """Windows of the answer, without the beginning-of-text token: a chat model knows it as the end."""
+        frame = window_at(position, self.windows)
+        return replace(frame, start=max(1, frame.start))
+
+    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:  # noqa: ARG002
+        """The same lead for every window; the best passage stands next to the question."""
+        found = _apart(sources.passages(self._question, 8 * PASSAGES))[:PASSAGES]
+        texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(found)]
+        return [Lead(self._chat("".join(f"{text}\n\n" for text in texts)), passages=tuple(found))]
+
+    def _chat(self, passages: str) -> Tokens:
+        """Finished turns and the opening of the answer. Marks are ids here; in the texts they stay text."""
+        example = ("user", f"{_EXAMPLE_TEXT}\n\n{_EXAMPLE_QUESTION}"), ("assistant", _EXAMPLE_ANSWER)
+        ids: list[int] = []
+        for role, text in (*example, ("user", passages + self._question)):
+            ids += [self._marks[TURN], *self._ids(f"{role}\n{text}"), self._marks[END_OF_TURN], *self._ids("\n")]
+        return np.array([*ids, self._marks[TURN], *self._ids("assistant\n")], dtype=np.int64)
+
+    def _ids(self, text: str) -> list[int]:
+        (found,) = self._tokenizer.encode([text])
+        return [int(token) for token in found]
+
+
+def _chat_marks(model: Path) -> Mapping[str, int]:
+    """The ids of the marks around a turn."""
+    file = model / FILE
+    known = {item["content"]: item["id"] for item in read_json(file)["added_tokens"]} if file.exists() else {}
+    if not {TURN, END_OF_TURN} <= known.keys():
+        hint = "take a model that was taught to chat in ChatML, or give --prompt"
+        raise SiloError("usage", f"{model} has no {TURN} and {END_OF_TURN}: it cannot be asked", hint)
+    return known
+
+
+def _apart(found: Sequence[tuple[int, Passage]]) -> list[tuple[int, Passage]]:
+    """Without passages that overlap a better one: a text that stands there twice is repeated again and again."""
+    kept: list[tuple[int, Passage]] = []
+    for store, one in found:
+        if all(one.document != other.document or one.end <= other.first or other.end <= one.first for _, other in kept):
+            kept.append((store, one))
+    return kept

@@ -1,0 +1,124 @@
+"""`silo lm codec`: the quantiser of a model, learned from text it may be trained on and frozen beside its weights.
+
+The model directory gains `codec/`, its manifest says for which kind of key (`codec_key`), and its list of documents
+which of them shaped the codec. The directory is replaced whole: until then the old one stays as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from silo.corpus.corpus import Corpus
+from silo.errors import SiloError
+from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
+from silo.lm.encode import DocumentEncoder, Keys
+from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
+from silo.lm.model import Key, LanguageModel, file_checksums, open_manifest
+from silo.progress import Advance
+from silo.search.knn.codec import Codec, CodecSettings
+from silo.text.normalise import text_hash
+from silo.text.tokenizer import Ids
+
+FOLDER = "codec"
+_KEYS_PER_DOCUMENT = 256
+
+
+def learn_codec(
+    model_root: Path,
+    corpus: Corpus,
+    settings: CodecSettings,
+    *,
+    key: Key | None = None,
+    keys: int = 200_000,
+    advance: Advance = lambda *_: None,
+) -> Codec:
+    """Learn a codec from permitted documents of the corpus and put it into the model directory.
+
+    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. A model trained here uses only documents
+    of the tiers it was trained on; an imported one pd, sw and by. Where the settings leave the number of dimensions
+    open, half of the model's are kept: on real keys they gave the recall of all of them, at less cost.
+    """
+    manifest = open_manifest(model_root)
+    training = manifest.get("training", {})
+    permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
+    model = LanguageModel.open(model_root)
+    key = key or model.usual_key()
+    sample, seen = _sample(DocumentEncoder(model, key), corpus, permit, keys, advance)
+    if settings.rotation != "none" and not settings.dimensions:
+        settings = replace(settings, dimensions=max(sample.shape[1] // 2, settings.code_bytes))
+    codec = Codec.learn(sample, settings, advance=advance)
+    _install(model_root, {**manifest, "codec_key": key}, codec, seen)
+    return codec
+
+
+def codec_key(model_root: Path) -> Key:
+    """The kind of key a model's codec was learned for; `final` where the model does not say."""
+    if not (model_root / MANIFEST).exists():
+        return "final"
+    key: Key = open_manifest(model_root).get("codec_key", "final")
+    return key
+
+
+def _sample(
+    encoder: DocumentEncoder, corpus: Corpus, permit: Permit, wanted: int, advance: Advance
+) -> tuple[Keys, list[tuple[str, bytes]]]:
+    """Keys from all domains in proportion to their size; at most a few hundred per document."""
+    shards = permitted(corpus, permit)
+    sizes = {item["stem"]: item["tokens"] for item in corpus.manifest["shards"]}
+    total = sum(sizes[shard.stem] for shard in shards)
+    opted_out = corpus.opted_out()
+    rng = np.random.default_rng(0)
+    taken: list[Keys] = []
+    seen: list[tuple[str, bytes]] = []
+    count = 0
+    for shard in shards:
+        room = -(-wanted * sizes[shard.stem] // total)
+        for document in checked_documents(shard, permit, opted_out):
+            if room <= 0:
+                break
+            if document is None:
+                continue
+            some = _some_keys(encoder, document.text, min(room, _KEYS_PER_DOCUMENT), rng)
+            taken.append(some)
+            seen.append((document.id, text_hash(document.text)))
+            room -= len(some)
+            count += len(some)
+            advance("encode", min(count, wanted), wanted)
+    if not taken:
+        raise SiloError("input-empty", "no document of the corpus may shape a codec for this model")
+    return np.concatenate(taken), seen
+
+
+def _some_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.random.Generator) -> Keys:
+    """Keys from the beginning of a document: about a quarter of what was encoded, so that neighbours are few."""
+    (found,) = encoder.tokenizer.encode([text[: 16 * most]])
+    ids: Ids = np.concatenate([np.array([encoder.tokenizer.begin], dtype=np.uint32), found])
+    (keys,) = encoder.keys([ids])
+    chosen = np.sort(rng.permutation(len(keys))[:most])
+    return keys[chosen]
+
+
+def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
+    """Replace the model directory by one that has the codec."""
+    fresh, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
+    for path in (fresh, old):
+        remove_tree(path)
+    shutil.copytree(root, fresh, ignore=shutil.ignore_patterns(FOLDER, MANIFEST))
+    codec.save(fresh / FOLDER)
+    known = np.load(root / DOCUMENTS) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
+    known = known.copy()
+    known["shaped"] &= ~np.uint8(CODEC)
+    held = io.BytesIO()
+    np.save(held, merge_seen(known, seen_rows(seen, CODEC)), allow_pickle=False)
+    write_atomic(fresh / DOCUMENTS, held.getvalue())
+    kept = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
+    write_manifest(fresh, {**kept, "files": file_checksums(fresh), "codec": codec.fingerprint})
+    commit(root, old)
+    commit(fresh, root)
+    remove_tree(old)

@@ -1,0 +1,1 @@
+"""From permitted text to weights."""

@@ -1,0 +1,122 @@
+"""Checkpoints: weights, optimiser and state of a run, replaced whole; a run put back goes on to the bit.
+
+Every process calls these functions and the leader writes; nothing on disk depends on how many processes there are.
+
+On disk: a folder of `weights.safetensors`, `optimiser.safetensors` and `state.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from silo.files import commit, read_json, remove_tree, sync_file, write_json
+from silo.lm.training.distributed import Crew, part_of
+
+
+@dataclass(slots=True)
+class State:
+    """Where a run is: everything that must survive a stop besides weights and optimiser."""
+
+    step: int = 0
+    losses: list[list[float]] = field(default_factory=list)
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int = 0
+    best_loss: float = math.inf
+    worse: int = 0
+
+    def note_validation(self, losses: dict[str, float], tokens: int, *, choosing: set[str]) -> bool:
+        """Remember a validation; True if it is the best so far by the domains in `choosing` (all, if it has none).
+
+        A run chooses by the domains it trains on: text that may not train it has no say in which weights are kept.
+        """
+        counted = [loss for domain, loss in losses.items() if domain in choosing] or list(losses.values())
+        mean = sum(counted) / len(counted)
+        self.validations.append({"tokens": tokens, "loss": mean, "domains": losses})
+        if mean < self.best_loss:
+            self.best_loss, self.best_step, self.worse = mean, self.step, 0
+            return True
+        self.worse += 1
+        return False
+
+
+def save_weights(folder: Path, network: Any, crew: Crew) -> None:
+    """Replace a folder that holds weights alone."""
+    fresh = _fresh(folder, crew)
+    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
+    if crew.leads:
+        _swap(fresh, folder)
+
+
+def load_weights(folder: Path, network: Any) -> None:
+    """Put saved weights back."""
+    with safe_open(folder / "weights.safetensors", "pt") as weights, torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(part_of(weights.get_tensor(name), parameter))
+
+
+def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, crew: Crew) -> None:
+    """Write everything a run needs to go on, then swap it with the last checkpoint."""
+    fresh = _fresh(folder, crew)
+    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
+    moments = (
+        (f"{name}.{key}", value)
+        for name, parameter in network.named_parameters()
+        for key, value in optimiser.state[parameter].items()
+    )
+    _write(fresh / "optimiser.safetensors", moments, crew)
+    if crew.leads:
+        best = None if math.isinf(state.best_loss) else state.best_loss
+        write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
+        _swap(fresh, folder)
+
+
+def resume(folder: Path, network: Any, optimiser: Any) -> State:
+    """The state of the last checkpoint, with weights and optimiser put back; a fresh state if there is none."""
+    found = next((place for place in (folder, _old(folder)) if (place / "state.json").exists()), None)
+    if found is None:
+        return State()
+    load_weights(found, network)
+    parameters = dict(network.named_parameters())
+    with safe_open(found / "optimiser.safetensors", "pt") as moments:
+        for name in moments.keys():  # noqa: SIM118
+            owner, _, key = name.rpartition(".")
+            optimiser.state[parameters[owner]][key] = part_of(moments.get_tensor(name), parameters[owner])
+    plain = read_json(found / "state.json")
+    plain["best_loss"] = math.inf if plain["best_loss"] is None else plain["best_loss"]
+    return State(**plain)
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".old")
+
+
+def _fresh(folder: Path, crew: Crew) -> Path:
+    fresh = folder.with_name(folder.name + ".fresh")
+    if crew.leads:
+        remove_tree(fresh)
+        fresh.mkdir(parents=True)
+    return fresh
+
+
+def _write(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], crew: Crew) -> None:
+    whole = crew.whole(tensors)
+    if crew.leads:
+        save_file(whole, path)
+        sync_file(path)
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """At every instant the old or the new content lies under `folder` or `folder.old`."""
+    remove_tree(_old(folder))
+    if folder.exists():
+        commit(folder, _old(folder))
+    commit(fresh, folder)
+    remove_tree(_old(folder))

@@ -1,0 +1,1 @@
+"""What licence statements, expressions, texts and headers say."""

@@ -1,0 +1,1 @@
+"""What robots.txt, TDMRep, RSL and CAWG files ask for."""

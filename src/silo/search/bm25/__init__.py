@@ -1,0 +1,1 @@
+"""Passage search: words weighed by BM25."""

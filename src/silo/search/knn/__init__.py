@@ -1,0 +1,1 @@
+"""Token search: nearest keys under a frozen codec."""

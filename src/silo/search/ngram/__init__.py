@@ -1,0 +1,1 @@
+"""Suffix search: exact matches of any length."""

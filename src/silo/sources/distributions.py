@@ -1,0 +1,162 @@
+"""Kind `distributions`: the Python code and docs of installed distributions, licensed as their core metadata says.
+
+Documents are named `<name>-<version>:<path>`, so that the same release has the same ids on every machine.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from silo.errors import SiloError
+from silo.recipe import Limits, SourceRecipe
+from silo.records import Candidate, Evidence, Quarantined
+from silo.sources.distribution_rights import distribution_evidence
+from silo.sources.reader.fields import Defaults, assessed, defaults_of
+from silo.sources.reader.files import read_text, walk
+from silo.sources.reader.plan import Part, described, excluded, settle, signals_stamp, size_of, stamp_of
+
+STDLIB = "stdlib"
+_MAX_BYTES = 1_000_000
+_DOCS = frozenset({".md", ".rst", ".txt"})
+_INFO = (".dist-info", ".egg-info")
+_TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "test_data", "testdata", "data"})
+_VENDORED = frozenset({"_vendor", "vendor", "_vendored", "vendored", "_vendored_packages", "third_party", "extern"})
+_STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "_bundled"})
+
+
+def plan_distributions(recipe: SourceRecipe, base: Path) -> list[Part]:
+    """One part for each distribution named in `paths`; none or `*` means all, and `*` adds the standard library."""
+    settled = settle(recipe, base)
+    installed = _installed()
+    named = recipe.paths or tuple(installed)
+    if "*" in named:
+        named = (*named, *installed, STDLIB)
+    parts: list[Part] = []
+    for name in sorted({item if item == STDLIB else str(canonicalize_name(item)) for item in named} - {"*"}):
+        if excluded(Path(name), recipe.exclude, Path()):
+            continue
+        if name != STDLIB and name not in installed:
+            raise SiloError("input-missing", f"no distribution {name} is installed here", f"run: pip install {name}")
+        place = _stdlib_root() if name == STDLIB else installed[name]
+        part = _part(name, place, settled)
+        if part.members or (recipe.paths and "*" not in recipe.paths):
+            parts.append(part)
+    if not parts:
+        raise SiloError("input-empty", "no installed distribution has files to read")
+    return parts
+
+
+def _part(name: str, place: Path, recipe: SourceRecipe) -> Part:
+    root = place if name == STDLIB else place.parent
+    members = _stdlib_members(root) if name == STDLIB else _members(place)
+    members = [member for member in members if not excluded(root / member, recipe.exclude, root)]
+    lines = [described(member, root / member) for member in members]
+    if name != STDLIB:
+        lines += [described(file, place / file) for file in ("METADATA", "PKG-INFO")]
+    return Part(
+        recipe=recipe,
+        path=str(place),
+        label=name,
+        bytes=sum(size_of(root / member) for member in members),
+        stamp=stamp_of(lines, signals_stamp(recipe)),
+        members=tuple(members),
+    )
+
+
+def _installed() -> dict[str, Path]:
+    """Metadata directories by normalised name; the first on sys.path wins, as it does for imports."""
+    found: dict[str, Path] = {}
+    for entry in sys.path:
+        here = Path(entry or ".").absolute()
+        listing = sorted(here.iterdir()) if here.is_dir() else []
+        for place in listing:
+            if place.name.endswith(_INFO) and place.is_dir():
+                name = str(canonicalize_name(place.name.rpartition(".")[0].partition("-")[0]))
+                found.setdefault(name, place)
+    return found
+
+
+def _members(place: Path) -> list[str]:
+    try:
+        files = Distribution.at(place).files or []
+    except (OSError, ValueError, KeyError):
+        files = []
+    return sorted({str(file) for file in files if _wanted(PurePosixPath(str(file)), place.parent)})
+
+
+def _wanted(path: PurePosixPath, root: Path) -> bool:
+    if path.is_absolute() or ".." in path.parts or path.parts[0].endswith(_INFO):
+        return False
+    if path.suffix not in _DOCS and path.suffix != ".py":
+        return False
+    if path.suffix in _DOCS and _TEST_DIRECTORIES & set(path.parts[:-1]):
+        return False
+    return 0 < size_of(root / path) <= _MAX_BYTES
+
+
+def _stdlib_root() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _stdlib_members(root: Path) -> list[str]:
+    return sorted(
+        entry.relative
+        for entry in walk(root, _STDLIB_SKIPPED)
+        if entry.suffix == ".py" and not entry.is_link and 0 < entry.size <= _MAX_BYTES
+    )
+
+
+def read_distribution(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+    """The documents of one distribution."""
+    place = Path(part.path)
+    defaults = defaults_of(part, limits)
+    if part.label == STDLIB:
+        evidence: tuple[Evidence, ...] = (assessed("PSF-2.0", "the Python standard library"),)
+        stdlib = f"python-{platform.python_version()}"
+        yield from _documents(part, place, limits, defaults, evidence, "Python Software Foundation", stdlib)
+        return
+    try:
+        distribution = Distribution.at(place)
+        named = f"{distribution.name}-{distribution.version}"
+        evidence = distribution_evidence(distribution, place, part.label)
+    except Exception as error:
+        # Broken metadata shows in many ways; without it no file has an owner or a licence.
+        yield Quarantined(f"{part.label}/METADATA", "metadata-invalid", f"cannot be read: {type(error).__name__}")
+        return
+    yield from _documents(part, place.parent, limits, defaults, evidence, distribution.name, named)
+
+
+def _documents(
+    part: Part,
+    root: Path,
+    limits: Limits,
+    defaults: Defaults,
+    evidence: tuple[Evidence, ...],
+    owner: str,
+    named: str,
+) -> Iterator[Candidate | Quarantined]:
+    source = "python:stdlib" if part.label == STDLIB else f"pypi:{part.label}"
+    for member in part.members:
+        try:
+            text = read_text(root, member, limits.max_record_bytes)
+        except SiloError as error:
+            yield Quarantined(f"{part.label}/{member}", error.code, error.message)
+            continue
+        path = PurePosixPath(member)
+        inherited = () if _VENDORED & set(path.parts[:-1]) else evidence
+        yield Candidate(
+            external_id=f"{named}:{member}",
+            text=text,
+            source=source,
+            domain=defaults.domain or ("docs" if path.suffix in _DOCS else "code"),
+            evidence=inherited + defaults.evidence + defaults.heard("/" + member),
+            owner=owner,
+            meta={"package": named, "path": member},
+        )

@@ -1,0 +1,67 @@
+"""Evaluation files: JSON lines (plain, gzip, zstd) with a `text`, or plain text; every record is read, or none.
+
+A record that cannot be read is an error and not a gap: what is kept out of training must be complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from silo.errors import SiloError
+from silo.recipe import Limits
+from silo.sources.reader.bytes import lines
+from silo.text.strict_json import parse_object
+
+_SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """One evaluation text; `label` names file and record, `domain` is its own or the file's name, `split` its own."""
+
+    label: str
+    domain: str
+    text: str
+    split: str = ""
+
+
+def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[EvaluationRecord]:
+    """Every record of an evaluation file; a plain text file is one record."""
+    limits = limits or Limits()
+    if not path.is_file():
+        raise SiloError("input-missing", f"there is no evaluation file at {path}")
+    if path.suffix in (".txt", ".md"):
+        yield EvaluationRecord(path.name, _plain_name(path), path.read_text(encoding="utf-8", errors="replace"))
+        return
+    empty = True
+    for number, line in enumerate(lines(path, limits), start=1):
+        if line is None:
+            raise SiloError("line-too-long", f"{path.name}:line {number} is too long for an evaluation record")
+        if line.strip():
+            empty = False
+            yield _record(line, path, number, limits)
+    if empty:
+        raise SiloError("input-empty", f"the evaluation file {path} holds no record")
+
+
+def _record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationRecord:
+    try:
+        record = parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
+    except SiloError as error:
+        raise SiloError(error.code, f"{path.name}:line {number}: {error.message}") from None
+    texts = [record[key] for key in ("text", "text2") if isinstance(record.get(key), str)]
+    if not texts:
+        raise SiloError("field-missing", f"{path.name}:line {number} has no text")
+    domain = record.get("domain")
+    named = domain if isinstance(domain, str) and domain else _plain_name(path)
+    label = f"{path.name}#{record.get('id', number)}"
+    return EvaluationRecord(label, named, "\n".join(texts), str(record.get("split", "")))
+
+
+def _plain_name(path: Path) -> str:
+    """A file's name without the suffixes that say how it is packed."""
+    while path.suffix in _SUFFIXES:
+        path = path.with_suffix("")
+    return path.name

@@ -1,0 +1,1 @@
+"""What every kind of source shares: planning parts, reading bytes and fields, judging a record."""

@@ -1,0 +1,152 @@
+"""Promises one reading of a record's fields for every kind: types and lengths are checked, gaps filled, evidence kept.
+
+Evidence names the file and field but never the line: removing one record must not change what is kept of the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+from silo.recipe import Limits
+from silo.records import Candidate, Evidence
+from silo.rights import Signals, assess, load_signals
+from silo.sources.reader.plan import Part
+
+_SUFFIXES = (".gz", ".zst", ".jsonl", ".json", ".ndjson", ".parquet", ".warc", ".mbox", ".txt")
+_LICENSE_KEYS = ("license", "licence")
+_KEPT = ("origin", "added", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a source says about all of its records. `id_from_text` names records without an id by their text."""
+
+    label: str
+    source: str
+    domain: str
+    owner: str
+    evidence: tuple[Evidence, ...]
+    signals: Signals | None
+    max_chars: int
+    id_from_text: bool = False
+
+    def heard(self, place: str) -> tuple[Evidence, ...]:
+        """What the source's preference signals say about a path or URL."""
+        return self.signals.evidence_for(place) if self.signals and place else ()
+
+
+def defaults_of(part: Part, limits: Limits, *, extra: tuple[Evidence, ...] = ()) -> Defaults:
+    """The recipe's own statements, read once for a part."""
+    recipe = part.recipe
+    stated = (assessed(recipe.license, "recipe: license", "recipe"),) if recipe.license else ()
+    return Defaults(
+        label=part.label,
+        source=recipe.name or stem(part.label),
+        domain=recipe.domain,
+        owner=recipe.owner,
+        evidence=stated + extra,
+        signals=load_signals(Path(recipe.signals)) if recipe.signals else None,
+        max_chars=limits.max_field_chars,
+    )
+
+
+def stem(label: str) -> str:
+    """A label without the endings that only name a format."""
+    while label.endswith(_SUFFIXES):
+        label = label[: label.rindex(".")]
+    return label
+
+
+@lru_cache(maxsize=4096)
+def assessed(statement: str, where: str, method: str = "", confidence_cap: float = 1.0) -> Evidence:
+    """`assess`, remembered: a source repeats few licence statements over many records."""
+    return assess(statement, where=where, method=method, confidence_cap=confidence_cap)
+
+
+def candidate_from(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
+    """A candidate from one record with the fields of docs/sources.md; a bad field raises with its code."""
+    longest = defaults.max_chars
+    text = record.get("text")
+    if text is None:
+        raise SiloError("field-missing", "the record has no text")
+    check_text(text)
+    external_id = _identity(record.get("id"), text if defaults.id_from_text else "", longest)
+    metadata = record.get("metadata")
+    if metadata is None:
+        metadata = {}
+    elif not isinstance(metadata, dict):
+        raise SiloError("field-type", f"metadata must be an object, not {type(metadata).__name__}")
+    source = short(record, "source", longest) or defaults.source
+    domain = short(record, "domain", longest) or defaults.domain or short(metadata, "domain", longest) or source
+    url = short(record, "url", longest)
+    evidence = licence_evidence(record, metadata, defaults) + defaults.evidence
+    if defaults.signals:
+        evidence += defaults.heard(url)
+    kept = {key: record[key] for key in _KEPT if record.get(key) is not None}
+    return Candidate(
+        external_id=external_id,
+        text=text,
+        source=source,
+        domain=domain,
+        evidence=evidence,
+        owner=short(record, "owner", longest) or defaults.owner,
+        url=url,
+        stated_tier=short(record, "tier", longest),
+        meta={**metadata, **kept} if kept else metadata,
+    )
+
+
+def check_text(text: Any) -> None:
+    """Raise unless this is a string that can be kept as text."""
+    if type(text) is not str:
+        raise SiloError("field-type", f"text must be a string, not {type(text).__name__}")
+    if "\0" in text:
+        raise SiloError("nul-byte", "the text holds NUL bytes")
+
+
+def short(record: Mapping[str, Any], name: str, longest: int) -> str:
+    """A short text field: empty if it is absent or null."""
+    value = record.get(name)
+    if value is None:
+        return ""
+    if type(value) is not str:
+        raise SiloError("field-type", f"{name} must be a string, not {type(value).__name__}")
+    if len(value) > longest:
+        raise SiloError("field-too-long", f"{name} has {len(value):,} characters; at most {longest:,} are read")
+    return value
+
+
+def _identity(value: Any, text: str, longest: int) -> str:
+    if type(value) is int:
+        value = str(value)
+    name = short({"id": value}, "id", longest)
+    if not name and text:
+        return "text:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    if not name:
+        raise SiloError("field-missing", "the record has no id")
+    return name
+
+
+def licence_evidence(
+    record: Mapping[str, Any], metadata: Mapping[str, Any], defaults: Defaults
+) -> tuple[Evidence, ...]:
+    """Every licence a record states, each as evidence of its own: none outweighs another here."""
+    if "license" in record and "licence" in record:
+        raise SiloError("json-duplicate-key", "license and licence are both given")
+    found: list[Evidence] = []
+    for place, holder in (("", record), ("metadata.", metadata)):
+        for name in _LICENSE_KEYS:
+            value = holder.get(name)
+            if value is None:
+                continue
+            for item in value if place and isinstance(value, list) else (value,):
+                stated = short({name: item}, name, defaults.max_chars)
+                if stated.strip():
+                    found.append(assessed(stated, f"{defaults.label}: {place}{name}"))
+    return tuple(found)

@@ -1,0 +1,195 @@
+"""Kind `warc`: web pages of a crawl as visible text, with linked licences and the preferences of page and server."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from silo.errors import SiloError
+from silo.recipe import Limits, SourceRecipe
+from silo.records import Candidate, Evidence, Quarantined, Right
+from silo.rights.signals.robots import read_robots
+from silo.sources.html import Page, read_html
+from silo.sources.http_message import Response, parse_response
+from silo.sources.reader.bytes import unpacked
+from silo.sources.reader.fields import Defaults, assessed, check_text, defaults_of
+from silo.sources.reader.plan import Part, plan_files, refuse_special
+
+_HTML = ("text/html", "application/xhtml+xml")
+_NO_AI = frozenset({Right.train, Right.store})
+
+
+def plan_warc(recipe: SourceRecipe, base: Path) -> list[Part]:
+    """One part for each WARC file."""
+    _fastwarc()
+    return plan_files(recipe, base)
+
+
+def _fastwarc() -> Any:
+    try:
+        with warnings.catch_warnings():
+            # Importing fastwarc 1.x warns about its own compatibility layer.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from fastwarc import warc
+    except ImportError:
+        hint = "run: pip install 'silo-lm[warc]'"
+        raise SiloError("extra-missing", "reading WARC files needs fastwarc", hint) from None
+    return warc
+
+
+def read_warc(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+    """The HTML and plain text responses of one crawl file in order."""
+    warc = _fastwarc()
+    defaults = defaults_of(part, limits)
+    path = Path(part.path)
+    number = 0
+    try:
+        refuse_special(path)
+        with path.open("rb") as file:
+            stream = _Stream(unpacked(file, path.name, limits))
+            wanted = {"record_types": warc.WarcRecordType.response, "parse_http": False, "stream_detect": False}
+            for record in warc.ArchiveIterator(stream, **wanted):
+                number += 1
+                found = _record(record, f"{part.label}:response {number}", limits, defaults)
+                if found is not None:
+                    yield found
+        if stream.broken:
+            raise stream.broken
+        if not number and stream.tell():
+            raise SiloError("warc-invalid", "the file holds no response")
+    except SiloError as error:
+        yield Quarantined(f"{part.label}:response {number + 1}", error.code, error.message)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        # The archive reader reports damage with many types, and a failure of its own even outside Exception.
+        yield Quarantined(
+            f"{part.label}:response {number + 1}", "warc-invalid", f"{type(error).__name__}: {error}"[:200]
+        )
+
+
+class _Stream(io.RawIOBase):
+    """Unpacked pieces as a file. A break in them reads as the end and is kept in `broken`."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self.broken: SiloError | None = None
+        self._pieces = pieces
+        self._held = memoryview(b"")
+        self._given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._given
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._held and self.broken is None:
+            try:
+                self._held = memoryview(next(self._pieces, b""))
+            except SiloError as error:
+                self.broken = error
+        count = min(len(buffer), len(self._held))
+        buffer[:count] = self._held[:count]
+        self._held = self._held[count:]
+        self._given += count
+        return count
+
+
+def _record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Candidate | Quarantined | None:
+    longest = limits.max_record_bytes
+    try:
+        if record.content_length > longest:
+            raise SiloError("file-too-large", f"the response is larger than {longest:,} bytes")
+        data = record.reader.read(record.content_length)
+        if len(data) < record.content_length:
+            raise SiloError("warc-invalid", "the record is cut off")
+        response = parse_response(data, longest)
+        if response.status != 200 or response.media_type not in (*_HTML, "text/plain"):
+            return None
+        if len(response.body) > longest:
+            raise SiloError("file-too-large", f"the page is larger than {longest:,} bytes")
+        text = _decoded(response.body, response.charset)
+        page = read_html(text) if response.media_type in _HTML else Page("", text, (), (), "")
+        return _candidate(page, record, response, defaults)
+    except SiloError as error:
+        return Quarantined(where, error.code, error.message)
+
+
+def _decoded(data: bytes, charset: str) -> str:
+    for name in (charset, "utf-8"):
+        try:
+            return data.decode(name)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    raise SiloError("utf8-invalid", "the page is neither in the character set it names nor in UTF-8")
+
+
+def _candidate(page: Page, record: Any, response: Response, defaults: Defaults) -> Candidate:
+    url = str(record.headers.get("WARC-Target-URI", "")).strip("<> ")
+    if len(url) > defaults.max_chars:
+        raise SiloError("field-too-long", f"the address has {len(url):,} characters")
+    text = f"{page.title}\n\n{page.text}".strip() if page.title else page.text
+    check_text(text)
+    return Candidate(
+        external_id=str(record.record_id or url).strip("<>").removeprefix("urn:uuid:"),
+        text=text,
+        source=defaults.source,
+        domain=defaults.domain or "web",
+        evidence=_page_evidence(page, defaults)
+        + header_evidence(response.headers, defaults.label)
+        + defaults.evidence
+        + defaults.heard(url),
+        owner=_host(url) or defaults.owner,
+        url=url,
+        meta={"date": record.record_date.isoformat()} if record.record_date else {},
+    )
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _page_evidence(page: Page, defaults: Defaults) -> tuple[Evidence, ...]:
+    found = [assessed(link[: defaults.max_chars], f"{defaults.label}: rel=license") for link in page.licenses if link]
+    found += _robots(page.robots, f"{defaults.label}: meta robots")
+    if page.tdm_reservation == "1":
+        found.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
+    return tuple(found)
+
+
+def header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
+    """What the server's response headers ask for."""
+    found: list[Evidence] = []
+    for name, value in headers:
+        where = f"{label}: header {name}"
+        if name == "tdm-reservation" and value.strip() == "1":
+            found.append(_denial(f"{name}: 1", where, _NO_AI))
+        elif name == "x-robots-tag":
+            found += _robots(tuple(word.strip() for word in value.lower().split(",")), where)
+        elif name in ("content-usage", "content-signal") and (denied := _denied(name, value)):
+            found.append(_denial(f"{name}: {value[:500]}", where, denied))
+    return tuple(found)
+
+
+def _denied(name: str, value: str) -> frozenset[Right]:
+    """These headers mean what the lines of the same name mean in a robots.txt."""
+    rules = read_robots(f"{name}: {' '.join(value.split())}", terms_known=True)
+    return frozenset(right for rule in rules for right in rule.denies)
+
+
+def _robots(words: tuple[str, ...], where: str) -> list[Evidence]:
+    asked = sorted({"noai", "noimageai"} & set(words))
+    return [_denial(", ".join(asked), where, _NO_AI)] if asked else []
+
+
+def _denial(asserted: str, where: str, denies: frozenset[Right]) -> Evidence:
+    return Evidence(asserted, where, "signal", 1.0, denies=denies)

@@ -1,0 +1,1 @@
+"""A datastore that can forget: documents in buckets, searched in place, erased exactly."""

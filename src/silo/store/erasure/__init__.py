@@ -1,0 +1,1 @@
+"""Taking documents out exactly, and the evidence for it."""

@@ -1,0 +1,372 @@
+"""The signed answer to an erasure, which anybody can check without the store, the network or the names of documents.
+
+A receipt is one JSON object (see `make_receipt`). Its `signature` is Ed25519 (base64) over the canonical JSON of the
+other fields. A document appears only as SHA-256(salt || id): with the salt, which goes to the owner and is not kept,
+the receipt speaks of that document; without it, of nobody. A signing key is a PEM file of mode 0600 with the public
+key beside it in `<name>.pub`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from silo.errors import SiloError
+from silo.files import canonical_json, fingerprint, write_atomic, write_private
+from silo.store.erasure.log import Head, Journal
+
+FORMAT = "silo-receipt-1"
+KIND = "erasure"
+SALT_BYTES = 32
+
+EXCLUSIONS = (
+    "The weights of language models are not covered: `models` says which of them list a document as training text.",
+    "Backups, snapshots and copies of the store made earlier are not covered.",
+    "Answers, quotations and exports that were already served are not covered.",
+    "Blocks that a disk or file system has freed but not yet overwritten are not covered.",
+    "The log, this receipt and the list that keeps the work out hold keyed or salted hashes, counts and digests of it.",
+)
+"""What an erasure from a store cannot reach, in words."""
+
+_RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class ModelListing:
+    """Whether the training manifest of a model lists any of the erased documents."""
+
+    name: str
+    fingerprint: str
+    listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What was erased and how that was checked. `config` and the digests are SHA-256 in hex.
+
+    A check is true, false or a count; a false one and a count other than 0 under a name that ends in `-hits` failed.
+    """
+
+    config: str
+    documents: tuple[str, ...]
+    tokens: int
+    passages: int
+    generation_before: int | str
+    generation_after: int | str
+    digest_before: str
+    digest_after: str
+    accepted: datetime
+    checks: Mapping[str, bool | int]
+    models: tuple[ModelListing, ...] = ()
+    exclusions: tuple[str, ...] = EXCLUSIONS
+
+
+def new_salts(documents: Iterable[str]) -> dict[str, str]:
+    """A fresh random salt (hex) for each document id; they belong to the owner and into no file of the store."""
+    return {document: secrets.token_hex(SALT_BYTES) for document in documents}
+
+
+def log_facts(erasure: Erasure, salts: Mapping[str, str]) -> dict[str, Any]:
+    """What the log says about an erasure; `check_receipt` compares it with the receipt."""
+    return _log_facts(_facts(erasure, salts))
+
+
+def make_receipt(
+    erasure: Erasure, salts: Mapping[str, str], *, key: Ed25519PrivateKey, log: Head, done: datetime
+) -> dict[str, Any]:
+    """The signed content of a receipt; `log` is the log entry of this erasure, `salts` are those it was logged with."""
+    content = {
+        **_facts(erasure, salts),
+        "log": {"n": log.n, "hash": log.hash},
+        "done": _time(done),
+        "public_key": _encoded(key.public_key().public_bytes(*_RAW)),
+    }
+    signed = {**content, "signature": _encoded(key.sign(canonical_json(content)))}
+    _require_shape(signed)
+    return signed
+
+
+def check_receipt(
+    content: Mapping[str, Any], *, key: bytes | None = None, journal: Path | None = None
+) -> dict[str, Any]:
+    """Check a receipt and say what it shows; the error is `receipt-invalid`.
+
+    `key` is the public key one trusts, 32 bytes or PEM: without it the signature shows only that nothing was changed
+    since whoever holds the named key signed it. `journal` is a copy of the log, which must hold the erasure.
+    """
+    _require_shape(content)
+    public = _decoded(content["public_key"], 32)
+    if key is not None and _public_key(key) != public:
+        raise _invalid("it was signed by another key than the one given")
+    _check_signature(content, public)
+    if journal is not None:
+        _check_log(content, journal)
+    return {
+        "valid": True,
+        "key_checked": key is not None,
+        "log_checked": journal is not None,
+        "log_entry": content["log"]["n"],
+        **content["counts"],
+        **{name: content[name] for name in ("accepted", "done", "checks")},
+        "failed_checks": sorted(name for name, value in content["checks"].items() if _failed(name, value)),
+        "models_that_list_it": [model["name"] for model in content["models"] if model["listed"]],
+        **{name: content[name] for name in ("exclusions", "public_key")},
+    }
+
+
+def proves(receipt: Mapping[str, Any], document_id: str, salt: str) -> bool:
+    """True if the receipt speaks of this document: the owner's salt opens one of its commitments."""
+    try:
+        return _commitment(document_id, salt) in receipt["commitments"]
+    except ValueError:
+        return False
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """The content of a receipt file, unchecked."""
+    try:
+        return parse_receipt(path.read_bytes())
+    except FileNotFoundError:
+        raise SiloError("input-missing", f"there is no receipt {path}") from None
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
+
+
+def parse_receipt(data: bytes) -> dict[str, Any]:
+    """The content of a receipt, unchecked; repeated keys and NaN are refused."""
+    try:
+        content = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise _invalid("it is not plain JSON") from None
+    if not isinstance(content, dict):
+        raise _invalid("it is not a JSON object")
+    return content
+
+
+def load_or_make_key(path: Path) -> Ed25519PrivateKey:
+    """The signing key of a file, made on first use; the public key lies beside it."""
+    if not path.exists():
+        made = Ed25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_private(path, made)
+    if path.stat().st_mode & 0o077:
+        raise SiloError("input-unreadable", f"others may read the signing key {path}", f"run `chmod 600 {path}`")
+    key = _private_key(path)
+    _keep_public_key(key, path.with_name(path.name + ".pub"))
+    return key
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SiloError("store-damaged", f"{path} is not an Ed25519 signing key", "restore the key from a copy")
+    return key
+
+
+def _keep_public_key(key: Ed25519PrivateKey, path: Path) -> None:
+    """Write the public key, or check that the one which is there belongs to the private key."""
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key().public_bytes(encoding, form)
+    if not path.exists():
+        write_atomic(path, public)
+    elif path.read_bytes() != public:
+        raise SiloError("store-damaged", f"{path} belongs to another key", "one of the two files was replaced")
+
+
+def _public_key(data: bytes) -> bytes:
+    """The 32 bytes of a public key that is given as such or in PEM."""
+    if len(data) == 32:
+        return data
+    try:
+        key = serialization.load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise _invalid("the key given is not an Ed25519 public key", "give the .pub file of the store's owner")
+    return key.public_bytes(*_RAW)
+
+
+def _check_signature(content: Mapping[str, Any], public: bytes) -> None:
+    signed = {name: value for name, value in content.items() if name != "signature"}
+    try:
+        key = Ed25519PublicKey.from_public_bytes(public)
+        key.verify(_decoded(content["signature"], 64), canonical_json(signed))
+    except (InvalidSignature, ValueError):
+        raise _invalid("the signature does not fit the content") from None
+
+
+def _check_log(content: Mapping[str, Any], path: Path) -> None:
+    """The log holds the entry, and both say the same of the erasure."""
+    entries, n = Journal.open(path, read_only=True).entries, content["log"]["n"]
+    if not 1 <= n <= len(entries) or entries[n - 1].hash != content["log"]["hash"]:
+        raise _invalid(f"{path} does not hold entry {n} as the receipt names it", "get the log that belongs to it")
+    logged = entries[n - 1].content
+    for name, value in _log_facts(content).items():
+        if name not in logged or logged[name] != value:
+            raise _invalid(f"entry {n} of {path} differs from the receipt in {name}")
+
+
+def _facts(erasure: Erasure, salts: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a receipt that are known before it is logged. Sorted commitments tell no order of documents."""
+    documents = set(erasure.documents)
+    return {
+        "format": FORMAT,
+        "kind": KIND,
+        "config": erasure.config,
+        "commitments": sorted(_commitment(document, salts[document]) for document in documents),
+        "counts": {"documents": len(documents), "tokens": erasure.tokens, "passages": erasure.passages},
+        "generation": {"before": erasure.generation_before, "after": erasure.generation_after},
+        "digest": {"before": erasure.digest_before, "after": erasure.digest_after},
+        "accepted": _time(erasure.accepted),
+        "checks": dict(erasure.checks),
+        "models": [asdict(model) for model in erasure.models],
+        "exclusions": list(erasure.exclusions),
+    }
+
+
+def _log_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {name: content[name] for name in ("config", "counts", "generation", "digest", "accepted")}
+    return {**shared, "commitments": fingerprint(content["commitments"])}
+
+
+def _commitment(document: str, salt: str) -> str:
+    opened = bytes.fromhex(salt)
+    if len(opened) != SALT_BYTES:
+        raise ValueError(f"a salt has {SALT_BYTES} bytes, not {len(opened)}")
+    return hashlib.sha256(opened + document.encode()).hexdigest()
+
+
+def _time(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ValueError("a receipt needs times with a time zone")
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decoded(text: str, length: int) -> bytes:
+    """Bytes from the one base64 form that `_encoded` gives them."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        data = b""
+    if len(data) != length or _encoded(data) != text:
+        raise _invalid(f"{length} bytes in base64 are not well formed")
+    return data
+
+
+def _failed(name: str, value: bool | int) -> bool:
+    return value is False or (name.endswith("-hits") and value is not True and value != 0)
+
+
+def _invalid(message: str, hint: str = "") -> SiloError:
+    return SiloError("receipt-invalid", message, hint)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _require_shape(content: Mapping[str, Any]) -> None:
+    """Every field is there, of its kind, and none besides."""
+    for name in sorted(_SHAPE.keys() ^ content.keys()):
+        raise _invalid(f"the field {name[:80]!r} is {'missing' if name in _SHAPE else 'not one of a receipt'}")
+    for name, holds in _SHAPE.items():
+        if not holds(content[name]):
+            raise _invalid(f"the field {name!r} is malformed")
+    if len(content["commitments"]) != content["counts"]["documents"]:
+        raise _invalid("there is not one commitment for each document")
+    if datetime.fromisoformat(content["done"]) < datetime.fromisoformat(content["accepted"]):
+        raise _invalid("it was done before it was accepted")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not value.strip("0123456789abcdef")
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return bool(_time(datetime.fromisoformat(value)) == value)
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_generation(value: Any) -> bool:
+    return _is_count(value) or _is_text(value)
+
+
+def _is_check(value: Any) -> bool:
+    return isinstance(value, bool) or _is_count(value)
+
+
+_Holds = Callable[[Any], bool]
+
+
+def _object(**fields: _Holds) -> _Holds:
+    """An object of exactly these fields."""
+    return lambda value: (
+        isinstance(value, dict)
+        and value.keys() == fields.keys()
+        and all(holds(value[name]) for name, holds in fields.items())
+    )
+
+
+def _list_of(holds: _Holds) -> _Holds:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
+
+
+def _is_commitments(value: Any) -> bool:
+    return _list_of(_is_hash)(value) and bool(value) and bool(value == sorted(set(value)))
+
+
+_SHAPE: dict[str, _Holds] = {
+    "format": lambda value: value == FORMAT,
+    "kind": lambda value: value == KIND,
+    "config": _is_hash,
+    "commitments": _is_commitments,
+    "counts": _object(documents=_is_count, tokens=_is_count, passages=_is_count),
+    "generation": _object(before=_is_generation, after=_is_generation),
+    "digest": _object(before=_is_hash, after=_is_hash),
+    "log": _object(n=_is_count, hash=_is_hash),
+    "accepted": _is_time,
+    "done": _is_time,
+    "checks": lambda value: isinstance(value, dict) and all(map(_is_check, value.values())),
+    "models": _list_of(_object(name=_is_text, fingerprint=_is_text, listed=lambda value: isinstance(value, bool))),
+    "exclusions": _list_of(_is_text),
+    "public_key": _is_text,
+    "signature": _is_text,
+}

@@ -1,0 +1,177 @@
+"""Keeps an erased work from coming back: a list of keyed hashes that tells nothing to anybody without the key.
+
+On disk a directory `suppression/`, made whole by one rename: `key` (32 random bytes, mode 0600) and `suppressed.json`,
+canonical JSON of `format`, `documents` (HMAC-SHA-256 of a document id -> sorted HMACs of the text it had) and `seal`
+(HMAC of the rest: a changed list or the wrong key is an error, never an empty list).
+
+A text is known again under another id, and after changes of case, white space, punctuation, accents and Unicode form.
+Changed, added or removed words make it another text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from silo.errors import SiloError
+from silo.files import canonical_json, commit, disk_errors, remove_tree, sync_directory, write_atomic, write_private
+from silo.text.normalise import normalise, text_hash
+
+FORMAT = "silo-suppression-1"
+DIRECTORY, KEY_FILE, LIST_FILE = "suppression", "key", "suppressed.json"
+KEY_BYTES = 32
+LEAST_LETTERS = 32
+"""Texts with fewer letters and digits are compared with their punctuation: a few letters are nobody's work."""
+
+_NOT_LETTERS = re.compile(r"[\W_]+")
+_NOT_ASCII_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
+
+
+class Suppression:
+    """An opened list. One process at a time may change it: the caller holds the store's lock."""
+
+    def __init__(self, directory: Path, key: bytes, documents: Mapping[str, tuple[str, ...]]) -> None:
+        self._directory = directory
+        self._key = key
+        self._hold(documents)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Read the list kept under `directory`; where there is none it is empty and nothing is written."""
+        place = directory / DIRECTORY
+        if not place.exists():
+            return cls(place, b"", {})
+        key = _key(place / KEY_FILE)
+        return cls(place, key, _documents(place / LIST_FILE, key))
+
+    def __len__(self) -> int:
+        """How many documents are kept out."""
+        return len(self._documents)
+
+    def add(self, documents: Iterable[tuple[str, str]]) -> None:
+        """Keep these (id, text) out from now on; on the disk when this returns."""
+        given = list(documents)
+        if not given:
+            return
+        if not self._key:
+            self._key = _make(self._directory)
+        held = dict(self._documents)
+        for document, text in given:
+            mark = self._mark("id", document.encode())
+            held[mark] = tuple(sorted({*held.get(mark, ()), *self._text_marks(text).values()}))
+        self._write(held)
+
+    def blocks(self, document: str, text: str) -> str | None:
+        """Why a document may not be added, or None if it may."""
+        if not self._documents:
+            return None
+        if self._mark("id", document.encode()) in self._documents:
+            return "the document was erased"
+        known = (name for name, mark in self._text_marks(text).items() if mark in self._texts)
+        return next((_REASONS[name] for name in known), None)
+
+    def lift(self, document: str) -> bool:
+        """Let a document in again; true if it was kept out. Its text stays out while another document had it too."""
+        mark = self._mark("id", document.encode())
+        if mark not in self._documents:
+            return False
+        self._write({other: marks for other, marks in self._documents.items() if other != mark})
+        return True
+
+    def _hold(self, documents: Mapping[str, tuple[str, ...]]) -> None:
+        self._documents = documents
+        self._texts = {mark for marks in documents.values() for mark in marks}
+
+    def _write(self, documents: Mapping[str, tuple[str, ...]]) -> None:
+        write_atomic(self._directory / LIST_FILE, _sealed(documents, self._key))
+        self._hold(documents)
+
+    def _mark(self, what: str, value: bytes) -> str:
+        return _keyed(self._key, what, value)
+
+    def _text_marks(self, text: str) -> dict[str, str]:
+        """Marks of a text by the kind of likeness they find."""
+        marks = {}
+        plain = normalise(text)
+        if plain:
+            marks["text"] = self._mark("text", text_hash(plain))
+        letters = folded_letters(plain)
+        if len(letters) >= LEAST_LETTERS:
+            marks["letters"] = self._mark("letters", hashlib.sha256(letters.encode()).digest())
+        return marks
+
+
+_REASONS = {
+    "text": "a document with the same text was erased",
+    "letters": "a document with the same text but for punctuation and accents was erased",
+}
+
+
+def folded_letters(text: str) -> str:
+    """The letters and digits of a text alone, without case, accents and compatibility forms."""
+    if text.isascii():
+        return text.lower().encode().translate(None, _NOT_ASCII_LETTERS).decode()
+    return _NOT_LETTERS.sub("", unicodedata.normalize("NFKD", text).casefold())
+
+
+def _keyed(key: bytes, what: str, value: bytes) -> str:
+    """HMAC-SHA-256 (hex); the name of what is hashed has no NUL, so no two kinds run together."""
+    return hmac.digest(key, what.encode() + b"\0" + value, "sha256").hex()
+
+
+def _sealed(documents: Mapping[str, tuple[str, ...]], key: bytes) -> bytes:
+    content: dict[str, Any] = {"format": FORMAT, "documents": documents}
+    return canonical_json({**content, "seal": _keyed(key, "seal", canonical_json(content))}) + b"\n"
+
+
+def _make(directory: Path) -> bytes:
+    """A new key and an empty list, both or neither."""
+    key, partial = secrets.token_bytes(KEY_BYTES), directory.with_name(directory.name + ".partial")
+    remove_tree(partial)
+    with disk_errors(directory):
+        partial.mkdir(mode=0o700, parents=True)
+        write_private(partial / KEY_FILE, key)
+        write_atomic(partial / LIST_FILE, _sealed({}, key))
+        sync_directory(partial)
+    commit(partial, directory)
+    return key
+
+
+def _key(path: Path) -> bytes:
+    key = _read(path)
+    if path.stat().st_mode & 0o077:
+        raise SiloError("input-unreadable", f"others may read the key {path}", f"run `chmod 600 {path}`")
+    if len(key) != KEY_BYTES:
+        raise _damaged(f"{path} is not a key")
+    return key
+
+
+def _documents(path: Path, key: bytes) -> dict[str, tuple[str, ...]]:
+    """The list, byte for byte as it was written with this key."""
+    data = _read(path)
+    try:
+        documents = {mark: tuple(marks) for mark, marks in json.loads(data)["documents"].items()}
+        whole = hmac.compare_digest(_sealed(documents, key), data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise _damaged(f"{path} was changed or belongs to another key")
+    return documents
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _damaged(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _damaged(message: str) -> SiloError:
+    return SiloError("store-damaged", message, "restore the folder from a copy: without it erased works could return")

@@ -1,0 +1,333 @@
+"""One generation of a store, opened for reading: only live, allowed rows ever come back from its searches.
+
+A view never changes. It holds a shared lock named after its generation, so that an erasure can wait until nobody
+reads what was erased, and everything it derives from the buckets is derived once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from silo.files import SharedLock
+from silo.records import Document
+from silo.search.bm25.index import Allowed as AllowedPassages
+from silo.search.bm25.index import PassageSearch
+from silo.search.bm25.words import terms
+from silo.search.knn.index import RowSearch, SearchTables
+from silo.search.ngram.index import Allowed as AllowedSuffixes
+from silo.search.ngram.index import Followers, Ids, Levels, Match, SuffixSearch
+from silo.search.places import TokenTable
+from silo.store.bucket import Bucket
+from silo.store.facts import FactTable
+from silo.store.generation import BUCKETS, READERS, Generation
+from silo.store.policy import EVERYTHING, Mask, Policy, Selector
+from silo.store.sections import key_rows, passage_arrays, suffix_text
+
+EXACT_ROWS = 50_000
+"""With no more allowed rows than this every row is compared."""
+ROWS_PER_NEIGHBOUR = 12
+"""Lists are read until so many allowed rows per neighbour were seen: lists differ in size by orders of magnitude."""
+_POLICIES = 64
+_FREQUENT, _REMEMBERED = 1024, 1024
+"""Counts over more occurrences than the first are remembered, at most the second number of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """The nearest rows of each key [keys, k], by distance, then document and position.
+
+    `rows` are numbers of documents among `names`, -1 where fewer than k were found (`distances` inf there);
+    `positions` count the tokens of the document before the value; `values` are next tokens.
+    """
+
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    values: NDArray[np.int64]
+    distances: NDArray[np.float32]
+    names: NDArray[np.void]
+
+    def documents(self, key: int) -> list[str]:
+        """The documents behind the neighbours of one key, nearest first."""
+        return _ids(self.names, self.rows[key])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Following:
+    """What follows the longest known suffix of a prefix, and where: see `Continuations` for the counts.
+
+    `rows` (of `names`) and `positions` tell where the next tokens of the first occurrences are.
+    """
+
+    length: int
+    tokens: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    total: int
+    ends: int
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    values: NDArray[np.int64]
+    names: NDArray[np.void]
+
+    def documents(self) -> list[str]:
+        """The documents of the occurrences."""
+        return _ids(self.names, self.rows)
+
+
+def _ids(names: NDArray[np.void], rows: NDArray[np.int64]) -> list[str]:
+    return [names[row].tobytes().hex() for row in rows if row >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage that was found: its document, its tokens there (`first` to `end`), and its score."""
+
+    document: str
+    row: int
+    first: int
+    end: int
+    score: float
+    tokens: NDArray[np.uint32]
+
+
+class _Allowed:
+    """Which documents of each bucket a policy allows, in the form each search wants; None where all are."""
+
+    def __init__(self, buckets: Sequence[Bucket], masks: Sequence[Mask]) -> None:
+        self.masks = [None if mask.all() else mask for mask in masks]
+        self.everything = all(mask is None for mask in self.masks)
+        self._buckets = buckets
+        self.rows = sum(
+            int((bucket.index["tokens"][mask].astype(np.int64) - 1).sum())
+            for bucket, mask in zip(buckets, masks, strict=True)
+        )
+        self.passages: AllowedPassages | None = None
+        self.suffixes: AllowedSuffixes | None = None
+
+    @cached_property
+    def places(self) -> list[NDArray[np.uint8] | None] | None:
+        """One bit per token of each bucket."""
+        if self.everything:
+            return None
+        return [
+            None if mask is None else np.packbits(np.repeat(mask, bucket.index["tokens"]), bitorder="little")
+            for bucket, mask in zip(self._buckets, self.masks, strict=True)
+        ]
+
+
+class View:
+    """An opened generation. `dead` are documents that are being erased: no answer shows them any more."""
+
+    def __init__(
+        self, root: Path, generation: Generation, buckets: list[Bucket], dead: frozenset[bytes], before: View | None
+    ) -> None:
+        self.generation = generation
+        self.buckets = buckets
+        self.dead = dead
+        self.lock = SharedLock(root / READERS / generation.fingerprint[:32])
+        self._guard = Lock()
+        self._policies: dict[Policy, _Allowed] = {}
+        self._followers: dict[tuple[Policy, bytes], Followers] = {}
+        known = before._rows if before else None
+        self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
+        self._starts = np.cumsum([0, *map(len, buckets)])
+
+    def close(self) -> None:
+        """Let go of the generation."""
+        self.lock.close()
+
+    def allowed(self, policy: Policy) -> _Allowed:
+        """What a policy allows of the live documents."""
+        with self._guard:
+            found = self._policies.get(policy)
+            if found is None:
+                found = _Allowed(self.buckets, [self._live(bucket) & policy.allows(bucket) for bucket in self.buckets])
+                if len(self._policies) >= _POLICIES:
+                    self._policies.pop(next(iter(self._policies)))
+                self._policies[policy] = found
+        return found
+
+    def _live(self, bucket: Bucket) -> Mask:
+        mask = np.ones(len(bucket), dtype=np.bool_)
+        for row in map(bucket.find, self.dead):
+            if row >= 0:
+                mask[row] = False
+        return mask
+
+    def documents(self, selector: Selector | None = None) -> Iterator[Document]:
+        """The live documents a selector means, all of them without one, in the order of their ids."""
+        for bucket in self.buckets:
+            live = self._live(bucket)
+            rows = range(len(bucket)) if selector is None else selector.rows(bucket)
+            yield from (bucket.document(row) for row in rows if live[row])
+
+    def document(self, row: int) -> Document:
+        """The document behind a row of `Neighbours` or a `Passage`."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.buckets[number].document(row - int(self._starts[number]))
+
+    @cached_property
+    def facts(self) -> FactTable:
+        """Who is behind the rows."""
+        return FactTable(self.buckets)
+
+    def document_tokens(self, row: int) -> NDArray[np.uint32]:
+        """The tokens of a document, without the one that begins it."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        bucket = self.buckets[number]
+        entry = bucket.index[row - int(self._starts[number])]
+        first = int(entry["first"])
+        tokens: NDArray[np.uint32] = bucket.tokens[first + 1 : first + int(entry["tokens"])].astype(np.uint32)
+        return tokens
+
+    @cached_property
+    def quotes(self) -> tuple[int, ...]:
+        """The different `quote` rights of the documents."""
+        held = [np.unique(bucket.index["quote"]) for bucket in self.buckets]
+        return tuple(np.unique(np.concatenate([np.empty(0, dtype=np.uint32), *held])).tolist())
+
+    @cached_property
+    def names(self) -> NDArray[np.void]:
+        """The ids of all documents; rows of answers are numbers in it."""
+        held = [bucket.index["id"] for bucket in self.buckets]
+        return np.concatenate([np.empty(0, dtype="V16"), *held])
+
+    def row_search(self, tables: SearchTables) -> RowSearch:
+        """The token search; `tables` are those of the store's codec."""
+        with self._guard:
+            if self._rows is None:
+                self._rows = RowSearch(tables, [key_rows(bucket) for bucket in self.buckets])
+            return self._rows
+
+    @cached_property
+    def _token_table(self) -> TokenTable:
+        return TokenTable([(bucket.tokens, bucket.index["first"]) for bucket in self.buckets])
+
+    @cached_property
+    def _suffixes(self) -> SuffixSearch:
+        return SuffixSearch([suffix_text(bucket) for bucket in self.buckets], self.generation.config.begin)
+
+    @cached_property
+    def _passages(self) -> PassageSearch:
+        return PassageSearch([passage_arrays(bucket) for bucket in self.buckets])
+
+    def search(
+        self,
+        tables: SearchTables,
+        keys: ArrayLike,
+        k: int,
+        policy: Policy = EVERYTHING,
+        *,
+        probes: int,
+        threads: int = 0,
+    ) -> Neighbours:
+        """The nearest allowed rows of each key. Few allowed rows are compared one by one."""
+        allowed = self.allowed(policy)
+        if allowed.rows <= EXACT_ROWS:
+            probes = tables.codec.settings.lists
+        found = self.row_search(tables).search(
+            keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k, threads=threads
+        )
+        rows, positions, values = self._token_table.look_up(found.buckets, found.places)
+        return Neighbours(rows, positions, values, found.distances, self.names)
+
+    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Following:
+        """What follows the longest known suffix of a prefix in allowed documents."""
+        found = self._suffixes.continuations(prefix, allowed=self._allowed_suffixes(policy), **limits)
+        where = self._token_table.look_up(found.buckets, found.places)
+        return Following(found.length, found.tokens, found.counts, found.total, found.ends, *where, self.names)
+
+    def longest(self, prefix: Ids, policy: Policy = EVERYTHING, *, longest: int = 1000) -> int:
+        """The length of the longest suffix of a prefix that anything follows in an allowed document."""
+        return self._suffixes.longest(prefix, allowed=self._allowed_suffixes(policy), longest=longest)
+
+    def longest_match(self, ids: Ids, policy: Policy = EVERYTHING) -> Match:
+        """The longest suffix of `ids` that occurs in an allowed document."""
+        return self._suffixes.longest_match(ids, allowed=self._allowed_suffixes(policy))
+
+    def levels(self, ids: Ids, start: int = 0, policy: Policy = EVERYTHING, *, orders: Sequence[int]) -> Levels:
+        """What allowed documents hold before each of `ids[start:]`, for contexts of several lengths."""
+        return self._suffixes.levels(ids, start, orders=orders, allowed=self._allowed_suffixes(policy))
+
+    def followers(self, context: Ids, policy: Policy = EVERYTHING) -> Followers:
+        """What follows all of a context in allowed documents; read-only.
+
+        Frequent ones are remembered: they are short and asked for all the time.
+        """
+        key = policy, np.asarray(context, dtype=np.int64).tobytes()
+        with self._guard:
+            if key in self._followers:
+                self._followers[key] = self._followers.pop(key)
+                return self._followers[key]
+        found = self._suffixes.followers(context, allowed=self._allowed_suffixes(policy))
+        for array in (found.tokens, found.counts):
+            array.flags.writeable = False
+        if found.total > _FREQUENT:
+            with self._guard:
+                self._followers[key] = found
+                if len(self._followers) > _REMEMBERED:
+                    self._followers.pop(next(iter(self._followers)))
+        return found
+
+    def holders(
+        self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The rows of the allowed documents that hold the last tokens of `ids`, and what this weighs.
+
+        An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0.
+        """
+        allowed = self._allowed_suffixes(policy)
+        return self._suffixes.holders(ids, sizes, weights, self._token_table, allowed=allowed)
+
+    def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
+        allowed = self.allowed(policy)
+        if allowed.suffixes is None and allowed.places is not None:
+            allowed.suffixes = self._suffixes.allow(allowed.places)
+        return allowed.suffixes
+
+    def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
+        """The best allowed passages for the words of a text."""
+        allowed = self.allowed(policy)
+        if allowed.passages is None:
+            masks = [
+                None if mask is None else mask[bucket.sections["passages.documents"]]
+                for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
+            ]
+            allowed.passages = self._passages.allow(masks)
+        found = self._passages.search(terms(text), k, allowed=allowed.passages)
+        places = zip(found.buckets.tolist(), found.passages.tolist(), found.scores.tolist(), strict=True)
+        return [self._passage(*place) for place in places]
+
+    def _passage(self, number: int, passage: int, score: float) -> Passage:
+        bucket = self.buckets[number]
+        names = ("passages.documents", "passages.firsts", "passages.ends")
+        row, first, end = (int(bucket.sections[name][passage]) for name in names)
+        start = int(bucket.index[row]["first"]) + 1
+        tokens = bucket.tokens[start + first : start + end].astype(np.uint32)
+        whole = int(self._starts[number]) + row
+        return Passage(self.names[whole].tobytes().hex(), whole, first, end, score, tokens)
+
+
+def open_view(root: Path, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:
+    """Open a generation; buckets that `before` has open already are not read again."""
+    known: Mapping[tuple[str, str], Bucket] = {}
+    if before is not None:
+        entries = before.generation.buckets
+        known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
+    folder = root / "data" / BUCKETS
+    files = generation.files()
+
+    def opened(prefix: str) -> Bucket:
+        mark = generation.buckets[prefix].sha256
+        return known.get((prefix, mark)) or Bucket.open(prefix, folder / files[prefix], mark)
+
+    with ThreadPoolExecutor(4) as pool:
+        buckets = list(pool.map(opened, sorted(generation.buckets)))
+    return View(root, generation, buckets, dead, before)

@@ -1,0 +1,273 @@
+"""A store: what goes in can be found, what is erased leaves no trace, and its history never shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from silo.errors import SiloError
+from silo.records import Document
+from silo.search.knn.index import Found, RowSearch
+from silo.store.bucket import MAGIC, Bucket
+from silo.store.erasure.receipt import check_receipt, proves, read_receipt
+from silo.store.erasure.residue import Traces, scan
+from silo.store.policy import Policy, Selector
+from silo.store.store import Store
+from silo.text.tokenizer import ByteTokenizer
+from tests.store.small import SmallEncoder, document, small_store, tree
+
+TEXTS = [
+    f"Document number {n} speaks of {n * 37} apples, {n} pears and the {n}th winter of the north. " * 3
+    for n in range(40)
+]
+DOCUMENTS = [document(f"d{n}", text, owner=f"owner{n % 4}", domain=f"domain{n % 3}") for n, text in enumerate(TEXTS)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = small_store(tmp_path / "store")
+    made.add(DOCUMENTS)
+    return made
+
+
+def _keys(text: str) -> NDArray[np.float32]:
+    ids = np.concatenate([[256], np.frombuffer(text.encode(), dtype=np.uint8)]).astype(np.uint32)
+    return next(SmallEncoder().keys([ids]))
+
+
+def _rebuilt(root: Path, documents: list[Document]) -> Store:
+    made = small_store(root)
+    made.add(documents)
+    return made
+
+
+def test_what_was_added_is_found_by_every_search(store: Store) -> None:
+    text = TEXTS[7]
+    found = store.search(_keys(text)[20:27], 4)
+    assert set(found.documents(0)) <= {item.id for item in DOCUMENTS}
+    assert found.values[:, 0].tolist() == list(text.encode()[20:27])
+    after = store.continuations([*b"Document number 7 speaks of 2"])
+    assert after.length == 29
+    assert after.tokens.tolist() == [ord("5")]
+    assert set(after.documents()) == {DOCUMENTS[7].id}
+    best = store.passages("the 7th winter 259 apples", 1)[0]
+    assert best.document == DOCUMENTS[7].id
+    assert ByteTokenizer().decode(best.tokens) in text
+
+
+def test_the_order_and_number_of_adds_leave_no_mark(store: Store, tmp_path: Path) -> None:
+    other = small_store(tmp_path / "other")
+    for item in reversed(DOCUMENTS):
+        other.add([item])
+    assert tree(store.root / "data") == tree(other.root / "data")
+    assert store.digest() == other.digest()
+    assert len(tree(store.root / "data")) > 5
+
+
+def test_an_erased_document_leaves_the_bytes_of_a_store_that_never_held_it(store: Store, tmp_path: Path) -> None:
+    done = store.erase(Selector(owner="owner1"))
+    kept = [item for item in DOCUMENTS if item.owner != "owner1"]
+    assert sorted(done.documents) == sorted(item.id for item in DOCUMENTS if item.owner == "owner1")
+    never = _rebuilt(tmp_path / "never", kept)
+    assert tree(store.root / "data") == tree(never.root / "data")
+    assert store.digest() == never.digest()
+    assert not (store.root / "pending.json").exists()
+
+
+def test_no_file_of_the_store_holds_a_piece_of_an_erased_document(store: Store) -> None:
+    with store.reading() as view:
+        parts = [part for bucket in view.buckets for part in bucket.parts()]
+    gone = bytes.fromhex(DOCUMENTS[3].id)
+    traces = Traces.of([part for part in parts if part.id == gone]).without(part for part in parts if part.id != gone)
+    assert len(traces) > 100
+    assert scan([store.root / "data"], traces).hits
+    store.erase(Selector(document="d3"))
+    assert scan([store.root], traces).hits == ()
+
+
+def test_a_receipt_is_signed_and_names_the_document_only_to_its_owner(store: Store) -> None:
+    done = store.erase(Selector(document=DOCUMENTS[5].id))
+    assert done.receipt is not None
+    content = read_receipt(done.receipt)
+    found = check_receipt(
+        content, key=(store.root / "keys" / "receipts.pem.pub").read_bytes(), journal=store.root / "log.jsonl"
+    )
+    assert found["failed_checks"] == []
+    assert content["checks"]["digest-recomputed"] is True
+    assert proves(content, DOCUMENTS[5].id, done.salts[DOCUMENTS[5].id])
+    assert DOCUMENTS[5].id not in done.receipt.read_text()
+
+
+def test_an_erased_work_cannot_be_added_again_unless_allowed(store: Store) -> None:
+    store.erase(Selector(document="d2"))
+    again = store.add([DOCUMENTS[2], document("other-name", TEXTS[2].upper())])
+    assert (again.added, again.reasons["suppressed"]) == (0, 2)
+    assert store.allow(DOCUMENTS[2].id)
+    assert store.add([DOCUMENTS[2]]).added == 1
+
+
+def test_a_document_without_the_store_right_is_refused_with_the_reason(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    denied = replace(DOCUMENTS[0], rights=replace(DOCUMENTS[0].rights, store=False))
+    done = store.add([denied, DOCUMENTS[1], DOCUMENTS[1]])
+    assert (done.read, done.added, done.unchanged, done.refused) == (3, 1, 1, 1)
+    assert done.refusals[0].reason == "no-store-right"
+
+
+def test_another_text_under_a_stored_id_is_refused(store: Store) -> None:
+    done = store.add([document("d1", "quite another text", owner="owner1", domain="domain1")])
+    assert done.reasons == {"other-record": 1}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy.of(owners=["owner2"]),
+        Policy.of(domains=["domain0", "domain1"], owners=["owner0", "owner3"]),
+        Policy.of(without=[item.id for item in DOCUMENTS[:10]]),
+        Policy.of(tiers=["pd"]),
+    ],
+)
+def test_a_policy_gives_the_answers_of_a_store_of_its_documents_alone(
+    store: Store, tmp_path: Path, policy: Policy
+) -> None:
+    with store.reading() as view:
+        allowed = [
+            item
+            for bucket in view.buckets
+            for item, good in zip(bucket.documents(), policy.allows(bucket), strict=True)
+            if good
+        ]
+    alone = _rebuilt(tmp_path / "alone", allowed)
+    keys = _keys(TEXTS[11])[::7]
+    mine, theirs = store.search(keys, 8, policy, probes=2), alone.search(keys, 8, probes=2)
+    assert mine.distances.tolist() == theirs.distances.tolist()
+    assert mine.values.tolist() == theirs.values.tolist()
+    assert mine.positions.tolist() == theirs.positions.tolist()
+    assert [mine.documents(at) for at in range(len(keys))] == [theirs.documents(at) for at in range(len(keys))]
+    for prefix in (b"Document number 1", b" pears and the 3", b"zzz"):
+        a, b = store.continuations([*prefix], policy), alone.continuations([*prefix])
+        assert (a.length, a.tokens.tolist(), a.counts.tolist(), a.total) == (
+            b.length,
+            b.tokens.tolist(),
+            b.counts.tolist(),
+            b.total,
+        )
+    found = [(item.document, item.first, item.score) for item in store.passages("winter of the north 7", 5, policy)]
+    assert found == [(item.document, item.first, item.score) for item in alone.passages("winter of the north 7", 5)]
+
+
+def test_a_second_open_store_sees_adds_and_erasures_without_a_restart(store: Store) -> None:
+    reader = Store.open(store.root)
+    assert len(list(reader.documents())) == 40
+    store.erase(Selector(document="d9"))
+    assert not [item for item in reader.documents() if item.external_id == "d9"]
+    store.add([document("new", "A new text about rhubarb and its friends.")])
+    assert reader.passages("rhubarb", 1)[0].document == document("new", "").id
+    reader.close()
+
+
+def test_one_process_writes_at_a_time(store: Store) -> None:
+    with store.writing(), pytest.raises(SiloError, match="busy"):
+        Store.open(store.root, SmallEncoder()).add([DOCUMENTS[0]])
+
+
+def test_copies_of_other_owners_are_listed_and_never_removed(store: Store) -> None:
+    long = " ".join(f"sentence {n} of a work that somebody wrote" for n in range(60))
+    store.add(
+        [
+            document("work", long, owner="ann"),
+            document("same", long.upper(), owner="bob"),
+            document("near", long + " and a note at the end of it", owner="cid"),
+            document("mine", "A foreword. " + long, owner="ann"),
+        ]
+    )
+    done = store.erase(Selector(document="work"), copies=True)
+    assert len(done.documents) == 2
+    assert {(copy.external_id, copy.exact) for copy in done.copies} == {("same", True), ("near", False)}
+    assert {item.external_id for item in store.documents(Selector(query="somebody wrote"))} == {"same", "near"}
+
+
+def test_a_store_opens_only_with_its_own_model(store: Store) -> None:
+    encoder = SmallEncoder()
+    encoder.fingerprint = "another"
+    with pytest.raises(SiloError, match="store-mismatch"):
+        Store.open(store.root, encoder)
+
+
+def test_searches_that_were_not_asked_for_cost_nothing_and_are_refused(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", SmallEncoder(), searches=["ngram"])
+    store.add(DOCUMENTS[:3])
+    assert store.continuations([*b"Document numb"]).length == 13
+    with pytest.raises(SiloError, match="search-missing"):
+        store.passages("x", 1)
+    with pytest.raises(SiloError, match="search-missing"):
+        store.search(np.zeros((1, 16)), 1)
+    assert store.verify().problems == ()
+
+
+def test_verify_makes_every_bucket_again(store: Store) -> None:
+    assert store.verify(keys=True).problems == ()
+    assert store.self_test()["recall"] > 0.5
+    assert store.stats()["documents"] == 40
+
+
+def test_a_broken_token_search_is_refused_before_it_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.search(_keys(TEXTS[0])[:2], 2)
+    assert store.recall is not None
+    assert store.recall > 0.5
+    whole = RowSearch.search
+
+    def careless(self: RowSearch, *given: Any, **more: Any) -> Found:
+        found = whole(self, *given, **more)
+        return replace(found, distances=found.distances * np.float32(1.1))
+
+    monkeypatch.setattr(RowSearch, "search", careless)
+    with pytest.raises(SiloError, match="search-unfit"):
+        Store.open(store.root).search(_keys(TEXTS[0])[:2], 2)
+
+
+def test_a_selector_that_selects_nothing_erases_nothing(store: Store) -> None:
+    before = store.digest()
+    assert store.erase(Selector(owner="nobody")).receipt is None
+    with pytest.raises(SiloError, match="usage"):
+        store.erase(Selector())
+    assert store.digest() == before
+
+
+def test_an_erasure_does_not_wait_for_a_store_that_was_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silo.store.erasure.erase.DRAIN_SECONDS", 0.5)
+    store = small_store(tmp_path / "s")
+    store.add([document("a", "some words of a document that stays"), document("b", "and some of one that goes")])
+    reader = Store.open(store.root)
+    with reader.reading() as view:
+        view.itself = view  # type: ignore[attr-defined]  # as caches may do
+    del reader, view
+    done = store.erase(Selector(document="b"))
+    assert done.receipt is not None
+    assert read_receipt(done.receipt)["checks"]["readers-drained"] is True
+
+
+def test_what_records_of_staying_documents_say_is_no_residue(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    goes = document("goes", "This file is under the Mozilla Public License, and so on.")
+    store.add([document("stays", "nothing of the kind", url="somewhere/Mozilla Public License, and so on"), goes])
+    done = store.erase(Selector(document="goes"))
+    assert done.receipt is not None
+    assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0
+
+
+def test_a_bucket_of_another_version_is_told_from_a_damaged_one() -> None:
+    older = MAGIC[:-1] + b"0"
+    for head, code in ((older, "store-mismatch"), (b"something", "store-damaged"), (b"", "store-damaged")):
+        with pytest.raises(SiloError) as caught:
+            Bucket("01", memoryview(head + bytes(64)))
+        assert caught.value.code == code
+    with pytest.raises(SiloError, match=f"format {older.decode()}, not {MAGIC.decode()}") as caught:
+        Bucket("", memoryview(older + bytes(64)))
+    assert "make it again" in caught.value.hint
