@@ -25,9 +25,9 @@ from methods import file_of, test_text
 from silo.errors import SiloError
 from silo.evaluation.tune import tune, validation_text
 from silo.files import write_json
-from silo.inference.context import LeadFinder
+from silo.inference.context import RicContext
 from silo.inference.mix import Floats, mixed
-from silo.inference.observe import Evidence, gather
+from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings, parse_method
 from silo.lm.importers.import_model import import_model
@@ -101,7 +101,7 @@ def measured(arguments: argparse.Namespace, model: Path, domain: str, place: Pat
     logs: dict[str, Floats] = {}
     for name, prepared in readings(predictor, settings):
         begun = time.perf_counter()
-        found = gather(prepared, text.ids)
+        found = observe(prepared, text.ids)
         logs[name] = token_logs(found, "lm", settings, text)
         if name in ("lm", *RICS):
             logs[f"{name} + ngram"] = token_logs(found, "ngram", settings, text)
@@ -114,8 +114,8 @@ def readings(plain: Predictor, settings: Settings) -> Iterator[tuple[str, Predic
     yield "lm", plain
     for name, ric in RICS.items():
         reading, without = asked(plain, settings, "ngram+ric"), asked(plain, settings, "ngram")
-        reading.leads = LeadFinder(CONTEXT, ric, plain.tokenizer)
-        without.windows = reading.leads.windows
+        reading.context = provider = RicContext(CONTEXT, ric, plain.tokenizer)
+        without.windows = provider.windows
         yield control(name), without
         yield name, reading
 
@@ -127,11 +127,17 @@ def control(name: str) -> str:
 def asked(plain: Predictor, settings: Settings, method: str) -> Predictor:
     """The same model and store with another method."""
     return Predictor(
-        plain.model, plain.stores, method=parse_method(method), settings=settings, policy=plain.policy, encoder=None
+        plain.model,
+        plain.stores,
+        method=parse_method(method),
+        settings=settings,
+        policy=plain.policy,
+        encoder=None,
+        context=None,
     )
 
 
-def token_logs(found: Evidence, method: str, settings: Settings, text: Text) -> Floats:
+def token_logs(found: Observations, method: str, settings: Settings, text: Text) -> Floats:
     """Log-probabilities of the tokens that count, from what one reading found."""
     parts = parse_method(method)
     total = mixed(found.weights(parts, settings), found.components(parts))

@@ -32,8 +32,7 @@ from silo.lm.model import Key, LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded
 from silo.search.knn.index import KeyRows, RowSearch
 from silo.sources.evaluation import read_evaluation
-from silo.store.store import PROBES
-from silo.store.view import ROWS_PER_NEIGHBOUR
+from silo.store.view import PROBES, ROWS_PER_NEIGHBOUR
 from silo.text.tokenizer import Ids, Tokenizer
 from store import documents
 

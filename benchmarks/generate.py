@@ -30,8 +30,9 @@ from silo.corpus.stages import judge
 from silo.evaluation.tune import first_tokens
 from silo.files import write_json
 from silo.inference.answer import Answer
-from silo.inference.generate import Wish, generate
-from silo.inference.predict import Encoder, Predictor, open_predictor
+from silo.inference.context import RicContext
+from silo.inference.generate import GenerateOptions, generate
+from silo.inference.predict import KeyEncoder, Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings
 from silo.lm.codec import codec_key
@@ -43,7 +44,7 @@ from silo.pairing import model_of
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.sources.evaluation import read_evaluation
-from silo.store.config import Quantise
+from silo.store.encode import Quantise
 from silo.store.store import Store
 from silo.text.tokenizer import Ids
 from store import documents
@@ -136,8 +137,8 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     model = found_model(arguments, place)
     predictors = {method: opened(model, place, method) for method in METHODS}
     control = opened(model, place, "lm")
-    ric = predictors["ric"].leads
-    assert ric is not None
+    ric = predictors["ric"].context
+    assert isinstance(ric, RicContext)
     control.windows = Windows(control.model.context, ric.windows.stride)
     lm = predictors["lm"]
     text = first_tokens(
@@ -183,7 +184,7 @@ def opened(model: Path, place: Path, method: str) -> Predictor:
 def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True) -> None:
     """Generate as `silo generate` does: each token with its main document, the answer with its notices."""
     steps = []
-    for step in generate(predictor, prompt, Wish(tokens, credit=credit)):
+    for step in generate(predictor, prompt, GenerateOptions(tokens, credit=credit)):
         assert step.main_credit is None or credit
         steps.append(step)
     assert len(steps) == tokens, "the model ended the text: choose another prompt"
@@ -266,7 +267,8 @@ def large(arguments: argparse.Namespace) -> dict[str, Any]:
             method=frozenset({"knn"}),
             settings=Settings(),
             policy=lm.policy,
-            encoder=Encoder.of(model, "final"),
+            encoder=KeyEncoder.of(model, "final"),
+            context=None,
         )
         torch.set_num_threads(1)
         contest: Contest = {name: partial(write, one, "The patient", 20) for name, one in (("lm", lm), ("knn", knn))}

@@ -33,7 +33,7 @@ from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
 from silo.search.knn.index import KeyRows, RowSearch, SearchTables
 from silo.search.knn.quantise import Floats
-from silo.store.store import PROBES as STORE_PROBES
+from silo.store.view import PROBES as STORE_PROBES
 from silo.store.view import ROWS_PER_NEIGHBOUR
 from store import RESTRICTED, documents
 

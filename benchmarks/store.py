@@ -34,7 +34,8 @@ from silo.recipe import SourceRecipe
 from silo.records import Document
 from silo.sources.evaluation import read_evaluation
 from silo.store.policy import Selector
-from silo.store.store import PROBES, Store
+from silo.store.store import Store
+from silo.store.view import PROBES
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"

@@ -48,13 +48,14 @@ def test_a_manifest_notices_every_changed_byte(tmp_path: Path) -> None:
     mark = write_manifest(tmp_path, {"a": [1, 2]})
     path = tmp_path / "manifest.json"
     content = path.read_bytes()
-    assert read_manifest(tmp_path, "not-a-corpus") == {"a": [1, 2], "fingerprint": mark}
+    codes = {"missing": "not-a-corpus", "damaged": "corpus-damaged"}
+    assert read_manifest(tmp_path, **codes) == {"a": [1, 2], "fingerprint": mark}
     for at, byte in enumerate(content):
         if chr(byte).isspace():
             continue
         path.write_bytes(content[:at] + bytes([byte ^ 1]) + content[at + 1 :])
         with pytest.raises(SiloError, match="corpus-damaged"):
-            read_manifest(tmp_path, "not-a-corpus")
+            read_manifest(tmp_path, **codes)
 
 
 def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:

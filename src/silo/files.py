@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,52 @@ def write_private(path: Path, data: bytes) -> None:
 def append_durably(path: Path, data: bytes) -> None:
     """Add to the end of a file; its bytes are on the disk when this returns."""
     _write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (data,))
+
+
+def append_line(path: Path, line: bytes) -> int:
+    """Add a line, which ends with a newline, durably and whole or not at all; returns the size the file then has.
+
+    What a crash or a full disk left of an earlier line, which nobody was told of, goes first.
+    """
+    size = cut_torn_line(path)
+    try:
+        append_durably(path, line)
+    except BaseException:
+        with suppress(OSError):
+            os.truncate(path, size)
+        raise
+    return size + len(line)
+
+
+def cut_torn_line(path: Path) -> int:
+    """Make a missing file of lines, or cut off a last line without newline, durably; returns the size."""
+    if not path.exists():
+        write_atomic(path, b"")
+    size = whole_size(path)
+    if size < path.stat().st_size:
+        with disk_errors(path):
+            os.truncate(path, size)
+        sync_file(path)
+    return size
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Every line that was written to its end."""
+    with path.open("rb") as stream:
+        yield from (line for line in stream if line.endswith(b"\n"))
+
+
+def whole_size(path: Path) -> int:
+    """The bytes up to the end of the last whole line."""
+    with path.open("rb") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _CHUNK)
+            stream.seek(begin)
+            if at := stream.read(end - begin).rfind(b"\n") + 1:
+                return begin + at
+            end = begin
+    return 0
 
 
 def _write(path: Path, flags: int, pieces: tuple[bytes | memoryview, ...]) -> None:
@@ -147,23 +193,22 @@ def write_manifest(directory: Path, content: dict[str, Any]) -> str:
     return mark
 
 
-def read_manifest(directory: Path, code: str) -> dict[str, Any]:
-    """Read and check a manifest, every byte of it; `code` is the error for a directory that has none."""
+def read_manifest(directory: Path, *, missing: str, damaged: str) -> dict[str, Any]:
+    """Read and check a manifest, every byte of it; the caller names the errors for none and for a changed one."""
     path = directory / MANIFEST
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise SiloError(code, f"{directory} has no {MANIFEST}") from None
+        raise SiloError(missing, f"{directory} has no {MANIFEST}") from None
     try:
         content = json.loads(data)
-        whole = _indented(content) == data
+        unchanged = _indented(content) == data
     except (ValueError, RecursionError):
-        raise SiloError("corpus-damaged", f"{path} is not valid JSON") from None
+        raise SiloError(damaged, f"{path} is not valid JSON") from None
     mark = content.pop("fingerprint", None) if isinstance(content, dict) else None
-    if not whole or mark is None or mark != fingerprint(content):
-        raise SiloError("corpus-damaged", f"{path} does not match its own fingerprint")
-    content["fingerprint"] = mark
-    return dict(content)
+    if not unchanged or mark is None or mark != fingerprint(content):
+        raise SiloError(damaged, f"{path} does not match its own fingerprint")
+    return {**content, "fingerprint": mark}
 
 
 def remove_tree(path: Path) -> None:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
 from silo.lm.codec import FOLDER, codec_key
-from silo.lm.encode import DocumentEncoder
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.model import LanguageModel, model_fingerprint, open_manifest
+from silo.lm.model import model_fingerprint, open_manifest
 from silo.search.knn.codec import Codec
-from silo.store.config import SEARCHES
 from silo.store.erasure.receipt import ModelListing
+from silo.store.manifest import SEARCHES
+from silo.store.paths import StorePaths
 from silo.store.store import Store
 
-PLACE = "store.json"
+if TYPE_CHECKING:
+    from silo.lm.encode import DocumentEncoder
 
 
 def create_store(
@@ -42,8 +44,8 @@ def create_store(
         passage_tokens=passage_tokens,
         **settings,
     )
-    write_json(path / PLACE, {"model": str(model.absolute())})
-    store.listing = lambda names: listings(model, names)
+    write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
+    store.list_models = lambda names: listings(model, names)
     return store
 
 
@@ -55,17 +57,20 @@ def open_store(path: Path, model: Path | None = None, *, encoding: bool = False)
         if place is None or not place.is_dir():
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place)
-    return Store.open(path, encoder, listing=lambda names: listings(place, names))
+    return Store.open(path, encoder, list_models=lambda names: listings(place, names))
 
 
 def _open_encoder(model: Path) -> DocumentEncoder:
     """A model with the kind of key its codec was learned for."""
+    from silo.lm.encode import DocumentEncoder
+    from silo.lm.model import LanguageModel
+
     return DocumentEncoder(LanguageModel.open(model), codec_key(model))
 
 
 def model_of(path: Path) -> Path | None:
     """Where the model of a store was when it was made."""
-    file = path / PLACE
+    file = StorePaths(path).model_place
     return Path(read_json(file)["model"]) if file.exists() else None
 
 

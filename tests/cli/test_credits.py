@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from silo.cli import main
-from silo.store.erasure.erase import _accept
+from silo.store.erasure.erase import accept
 from silo.store.policy import Selector
 from silo.store.store import Store
-from silo.store.usage import Share, Usage, append_usage, held_by
+from silo.store.usage import Share, Usage, append_usage
 from tests.store.small import document, small_store
 
 ANN = document("a", "A first text about winter.", owner="ann")
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> str:
             for item, part in zip((ANN, BOB, NOBODY), parts, strict=True)
             if part
         }
-        append_usage(store.root, Usage(datetime(2026, month, day, 23, tzinfo=UTC), 10, shares), holds=held_by(store))
+        append_usage(store.paths, Usage(datetime(2026, month, day, 23, tzinfo=UTC), 10, shares), holds=store.holds)
     store.close()
     return str(store.root)
 
@@ -86,7 +86,9 @@ def test_a_table_for_people(path: str, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_accepted_erasure_is_finished_before_anybody_is_named(path: str, run: Any) -> None:
     store = Store.open(Path(path))
-    _accept(store, [item.id for item in store.documents(Selector(owner="ann"))], suppress=True)
+    with store.reading() as view:
+        ids = [item.id for item in view.documents(Selector(owner="ann"))]
+        accept(store.paths, view.generation, ids, store.log(), suppress=True)
     store.close()
     found = run(path)
     assert [item["owner"] for item in found["owners"]] == ["bob", ""]

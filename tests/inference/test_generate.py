@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from silo.errors import SiloError
 from silo.inference.answer import Answer
 from silo.inference.credit import by_sentence
-from silo.inference.generate import Step, Wish, generate
+from silo.inference.generate import GenerateOptions, Sampling, Step, generate
 from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
-from silo.inference.sampling import Sampling
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.pairing import open_store
@@ -33,8 +32,8 @@ def opened(place: Path, method: str = "knn+ngram", lam: float = 0.4, **settings:
     return open_predictor(place / "model", [place / "store"], method=method, settings=chosen)
 
 
-def run(predictor: Predictor, prompt: str, tokens: int = 12, **wish: object) -> list[Step]:
-    return list(generate(predictor, prompt, Wish(tokens, **wish)))  # type: ignore[arg-type]
+def run(predictor: Predictor, prompt: str, tokens: int = 12, **options: object) -> list[Step]:
+    return list(generate(predictor, prompt, GenerateOptions(tokens, **options)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -100,7 +99,7 @@ def test_an_erased_document_is_gone_from_the_next_token_on(place: Path, tmp_path
     chosen = Settings(k=20, tau=20.0).with_values(lam=0.6)
     for method in ("knn+ngram", "ric+ngram"):
         predictor = open_predictor(place / "model", [tmp_path / "store"], method=method, settings=chosen)
-        steps = generate(predictor, "The licensee shall not copy the", Wish(10))
+        steps = generate(predictor, "The licensee shall not copy the", GenerateOptions(10))
         first = next(steps)
         if method == "knn+ngram":
             assert any(item.external_id == "law" for item in first.credits)
@@ -113,7 +112,7 @@ def test_credits_outlive_the_generation_they_come_from(place: Path, tmp_path: Pa
     make_store(tmp_path / "store", place / "model").close()
     chosen = Settings(k=20, tau=20.0).with_values(lam=0.6)
     predictor = open_predictor(place / "model", [tmp_path / "store"], method="knn+ngram", settings=chosen)
-    first = next(generate(predictor, "The licensee shall not copy the", Wish(10)))
+    first = next(generate(predictor, "The licensee shall not copy the", GenerateOptions(10)))
     done = open_store(tmp_path / "store").erase(Selector(document="law"))
     assert done.documents
     assert "law" in {item.external_id for item in first.credits}

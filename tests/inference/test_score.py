@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from silo.errors import SiloError
-from silo.inference.context import LeadFinder
+from silo.inference.context import RicContext
 from silo.inference.gates import log_counts
 from silo.inference.mix import component_weights, neighbour_weights
 from silo.inference.predict import Predictor, open_predictor
@@ -161,33 +161,33 @@ def test_ric_reads_the_passage_before_the_text(place: Path, ric: Ric) -> None:
     predictor = opened(place, "ric", settings=Settings(ric=ric))
     text = text_of(LONG)
     scored = score_text(predictor, text)
-    assert predictor.leads is not None
+    assert predictor.context is not None
     reference = Reference(place, list(TEXTS), 20, 20.0, 0.4)
     ids = text.ids.astype(np.int64)
     for position in (5, 9, 17, 40, 150, 200):
-        frame = predictor.leads.frame_at(position)
-        assert frame.first <= position < frame.until
-        with predictor.reading() as sources:
-            leads = predictor.leads.find(ids, frame, sources)
-        assert sum(lead.weight for lead in leads) == pytest.approx(1.0)
+        window = predictor.context.window_at(position)
+        assert window.first <= position < window.until
+        with predictor.reading() as retriever:
+            before = predictor.context.find(ids, window, retriever)
+        assert sum(item.weight for item in before) == pytest.approx(1.0)
         total = 0.0
-        for lead in leads:
-            logits, _ = reference.logits(np.concatenate([lead.tokens, ids[frame.start : position]]))
-            total += lead.weight * np.exp(logits[ids[position]] - logits.max()) / np.exp(logits - logits.max()).sum()
+        for item in before:
+            logits, _ = reference.logits(np.concatenate([item.tokens, ids[window.start : position]]))
+            total += item.weight * np.exp(logits[ids[position]] - logits.max()) / np.exp(logits - logits.max()).sum()
         assert scored.logs[position] == pytest.approx(math.log(total), abs=1e-5)
     if ric.variant == "ensemble":
-        assert len(leads) == 2
+        assert len(before) == 2
 
 
 def test_concat_next_takes_what_really_follows(place: Path) -> None:
     predictor = opened(place, "ric", settings=Settings(ric=Ric("concat-next", passage_tokens=30)))
-    finder = LeadFinder(64, Ric("concat-next", passage_tokens=30), predictor.tokenizer)
+    provider = RicContext(64, Ric("concat-next", passage_tokens=30), predictor.tokenizer)
     ids = ids_of("the licensee shall").astype(np.int64)
-    with predictor.reading() as sources:
-        (lead,) = finder.find(ids, finder.frame_at(len(ids)), sources)
-    shown = predictor.tokenizer.decode(lead.tokens[1:].astype(np.uint32))
+    with predictor.reading() as retriever:
+        (before,) = provider.find(ids, provider.window_at(len(ids)), retriever)
+    shown = predictor.tokenizer.decode(before.tokens[1:].astype(np.uint32))
     assert shown in TEXTS["law"]
-    assert len(lead.tokens) == 31
+    assert len(before.tokens) == 31
 
 
 def test_component_weights_sum_to_one() -> None:

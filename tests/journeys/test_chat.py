@@ -64,11 +64,11 @@ def store(folder: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
 def read_before(session: Session) -> tuple[list[int], str]:
     """What stands before the answer: its ids, and its text without marks."""
     predictor = session.predictor
-    assert predictor.leads is not None
-    with predictor.reading() as sources:
+    assert predictor.context is not None
+    with predictor.reading() as retriever:
         text = np.array([predictor.tokenizer.begin], dtype=np.int64)
-        (lead,) = predictor.leads.find(text, predictor.leads.frame_at(1), sources)
-    ids = lead.tokens.tolist()
+        (before,) = predictor.context.find(text, predictor.context.window_at(1), retriever)
+    ids = before.tokens.tolist()
     return ids, predictor.tokenizer.decode(np.array([token for token in ids if token < 256], dtype=np.uint32))
 
 

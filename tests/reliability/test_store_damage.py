@@ -91,7 +91,7 @@ def test_a_changed_log_is_noticed(store: Store) -> None:
 def test_the_scanner_finds_planted_residue_in_every_form(store: Store, tmp_path: Path) -> None:
     opened = Store.open(store.root, SmallEncoder())
     with opened.reading() as view:
-        parts = [part for bucket in view.buckets for part in bucket.parts()]
+        parts = [part for bucket in view.buckets for part in bucket.encoded_documents()]
     name = POOL[1].id
     gone = [part for part in parts if part.id.hex() == name]
     (keys,) = SmallEncoder().keys([gone[0].tokens.astype(np.uint32)])

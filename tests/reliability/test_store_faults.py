@@ -174,7 +174,7 @@ def test_a_missing_fsync_would_be_noticed(tmp_path: Path, monkeypatch: pytest.Mo
             os.write(handle, piece)
         os.close(handle)
 
-    monkeypatch.setattr("silo.store.generation.write_durably", careless)
+    monkeypatch.setattr("silo.store.manifest.write_durably", careless)
     store = small_store(tmp_path / "s")
     assert _unsynced(lambda: store.add(BASE)) != []
 
@@ -212,6 +212,6 @@ def test_an_adopted_orphan_would_be_noticed(tmp_path: Path, monkeypatch: pytest.
     Store.open(tmp_path / "s").close()
     assert tree(tmp_path / "s" / "data") == twin
     orphan.write_bytes(b"left behind")
-    monkeypatch.setattr("silo.store.store.remove_strays", lambda *_: [])
+    monkeypatch.setattr("silo.store.store.remove_strays", lambda *_: None)
     Store.open(tmp_path / "s").close()
     assert tree(tmp_path / "s" / "data") != twin

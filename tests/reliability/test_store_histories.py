@@ -144,7 +144,7 @@ def test_a_tombstone_would_be_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     """Planted bug: an erasure only masks the document and leaves it in its bucket."""
     store = small_store(tmp_path / "s")
     store.add(POOL[:6])
-    monkeypatch.setattr("silo.store.erasure.erase.apply", lambda *_: iter(()))
+    monkeypatch.setattr("silo.store.erasure.erase.apply_change", lambda _paths, _builder, now, *_: now)
     done = store.erase(Selector(document="p3"))
     assert done.receipt is not None
     with pytest.raises(AssertionError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from silo.corpus.stages import judge
 from silo.records import Candidate, Document, Evidence, Tier
 from silo.search.knn.codec import Codec, CodecSettings
-from silo.store.config import Quantise
+from silo.store.encode import Quantise
 from silo.store.store import Store
 from silo.text.tokenizer import ByteTokenizer, Ids, Tokenizer
 

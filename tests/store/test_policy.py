@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from silo.errors import SiloError
 from silo.records import UNLIMITED, Document, Rights, Tier
-from silo.store.bucket import Bucket, Part, assemble, pack
+from silo.store.bucket import Bucket, EncodedDocument, assemble, pack
 from silo.store.policy import EVERYTHING, FIELDS, All, Among, AnyOf, Condition, Not, Policy, QuoteBelow
 from tests.store.small import document
 
@@ -38,7 +38,7 @@ def bucket_of(documents: list[Document]) -> Bucket:
     """A bucket without searches."""
     none = np.empty(0, dtype=np.int32), np.empty((0, 0), dtype=np.uint8)
     parts = [
-        Part(bytes.fromhex(item.id), bytes(16), pack(item), 1, np.zeros(2, dtype=np.uint16), *none)
+        EncodedDocument(bytes.fromhex(item.id), bytes(16), pack(item), 1, np.zeros(2, dtype=np.uint16), *none)
         for item in documents
     ]
     return Bucket("", memoryview(b"".join(assemble(parts, {}))))

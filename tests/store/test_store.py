@@ -81,7 +81,7 @@ def test_an_erased_document_leaves_the_bytes_of_a_store_that_never_held_it(store
 
 def test_no_file_of_the_store_holds_a_piece_of_an_erased_document(store: Store) -> None:
     with store.reading() as view:
-        parts = [part for bucket in view.buckets for part in bucket.parts()]
+        parts = [part for bucket in view.buckets for part in bucket.encoded_documents()]
     gone = bytes.fromhex(DOCUMENTS[3].id)
     traces = Traces.of([part for part in parts if part.id == gone]).without(part for part in parts if part.id != gone)
     assert len(traces) > 100
@@ -95,7 +95,7 @@ def test_a_receipt_is_signed_and_names_the_document_only_to_its_owner(store: Sto
     assert done.receipt is not None
     content = read_receipt(done.receipt)
     found = check_receipt(
-        content, key=(store.root / "keys" / "receipts.pem.pub").read_bytes(), journal=store.root / "log.jsonl"
+        content, key=(store.root / "keys" / "receipts.pem.pub").read_bytes(), log=store.root / "log.jsonl"
     )
     assert found["failed_checks"] == []
     assert content["checks"]["digest-recomputed"] is True
@@ -140,7 +140,7 @@ def test_a_policy_gives_the_answers_of_a_store_of_its_documents_alone(
         allowed = [
             item
             for bucket in view.buckets
-            for item, good in zip(bucket.documents(), policy.allows(bucket), strict=True)
+            for item, good in zip(map(bucket.document, range(len(bucket))), policy.allows(bucket), strict=True)
             if good
         ]
     alone = _rebuilt(tmp_path / "alone", allowed)

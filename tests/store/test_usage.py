@@ -23,14 +23,17 @@ from silo.files import exclusive
 from silo.records import Document
 from silo.store import usage as ledger
 from silo.store.erasure.receipt import check_receipt, read_receipt
-from silo.store.generation import read_generation
+from silo.store.manifest import read_generation
+from silo.store.paths import StorePaths
 from silo.store.policy import Selector
 from silo.store.store import Store
-from silo.store.usage import LEDGER, LOCK, UNITS, Share, Usage, append_usage, held_by, redact_usage, statements
+from silo.store.usage import UNITS, Share, Usage, append_usage, redact_usage, statements
 from tests.reliability.disk import fail_at, watched
 from tests.reliability.test_store_faults import _Nursery
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, document, small_store, tree
+
+LEDGER, LOCK = "ledger.jsonl", "ledger.lock"
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A, B, C = (f"{number:032x}" for number in (10, 11, 12))
@@ -43,7 +46,7 @@ def _usage(tokens: int = 8, *, at: datetime = NOON, **shares: float) -> Usage:
 
 
 def _append(root: Path, usage: Usage) -> None:
-    append_usage(root, usage, holds=lambda _: True)
+    append_usage(StorePaths(root), usage, holds=lambda _: True)
 
 
 def _rows(root: Path) -> list[dict[str, Any]]:
@@ -58,16 +61,16 @@ def _totals(root: Path) -> list[tuple[str, int, int]]:
 def test_statements_of_owners_the_language_model_and_the_period(tmp_path: Path) -> None:
     _append(tmp_path, _usage(8, a=1.5, b=0.5, c=3.0))
     _append(tmp_path, _usage(4, a=0.25, at=NOON + timedelta(hours=1)))
-    found = statements(tmp_path)
+    found = statements(StorePaths(tmp_path))
     assert (found.requests, found.tokens) == (2, 12)
     bob, ann = found.owners
     assert (bob.owner, bob.requests, bob.documents, bob.tokens, bob.share) == ("bob", 1, 1, 3.0, 0.25)
     assert (ann.owner, ann.requests, ann.documents, ann.tokens) == ("ann", 2, 2, 2.25)
     assert (found.language_model.tokens, found.erased.tokens) == (6.75, 0.0)
-    later = statements(tmp_path, NOON + timedelta(minutes=1))
+    later = statements(StorePaths(tmp_path), NOON + timedelta(minutes=1))
     assert (later.requests, later.owners[0].tokens) == (1, 0.25)
-    assert statements(tmp_path, NOON, NOON + timedelta(hours=1)).tokens == 8
-    assert statements(tmp_path, NOON + timedelta(days=1)).owners == ()
+    assert statements(StorePaths(tmp_path), NOON, NOON + timedelta(hours=1)).tokens == 8
+    assert statements(StorePaths(tmp_path), NOON + timedelta(days=1)).owners == ()
 
 
 def test_adjoining_periods_add_up_to_a_naive_exact_sum(tmp_path: Path) -> None:
@@ -82,12 +85,12 @@ def test_adjoining_periods_add_up_to_a_naive_exact_sum(tmp_path: Path) -> None:
             shares[f"{owner:032x}"] = Share(f"owner{owner % 4}", "", part)
             naive[f"owner{owner % 4}"] = naive.get(f"owner{owner % 4}", Fraction()) + Fraction(part)
         _append(tmp_path, Usage(NOON + timedelta(minutes=number), tokens, shares))
-    found = statements(tmp_path)
+    found = statements(StorePaths(tmp_path))
     assert {item.owner: item.tokens for item in found.owners} == {name: float(sum_) for name, sum_ in naive.items()}
     parts = [*found.owners, found.erased, found.language_model]
     assert sum(item.share for item in parts) == pytest.approx(1.0, abs=1e-12)
     middle = NOON + timedelta(minutes=31)
-    halves = statements(tmp_path, None, middle), statements(tmp_path, middle)
+    halves = statements(StorePaths(tmp_path), None, middle), statements(StorePaths(tmp_path), middle)
     assert [half.requests for half in halves] == [31, 29]
     assert sum(half.tokens for half in halves) == found.tokens
 
@@ -120,9 +123,9 @@ def test_a_torn_last_line_is_passed_over_and_cut_off_by_the_next_append(tmp_path
     one = (tmp_path / LEDGER).read_bytes()
     for size in range(1, len(one)):
         (tmp_path / LEDGER).write_bytes(one + one[:size])
-        assert statements(tmp_path).requests == 1
+        assert statements(StorePaths(tmp_path)).requests == 1
         _append(tmp_path, _usage(c=1.0))
-        assert statements(tmp_path).requests == 2
+        assert statements(StorePaths(tmp_path)).requests == 2
         assert (tmp_path / LEDGER).read_bytes().startswith(one)
 
 
@@ -133,18 +136,19 @@ def test_every_changed_byte_of_a_whole_line_is_noticed(tmp_path: Path) -> None:
     for at in range(len(whole) - 1):
         (tmp_path / LEDGER).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(SiloError, match="store-damaged"):
-            statements(tmp_path)
+            statements(StorePaths(tmp_path))
 
 
 _MANY = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from silo.store.paths import StorePaths
 from silo.store.usage import Share, Usage, append_usage
 number = int(sys.argv[2])
 for _ in range(25):
     shares = {f"{number:032x}": Share(f"owner{number}", "", 0.5)}
-    append_usage(Path(sys.argv[1]), Usage(datetime.now(UTC), 1, shares), holds=lambda _: True)
+    append_usage(StorePaths(Path(sys.argv[1])), Usage(datetime.now(UTC), 1, shares), holds=lambda _: True)
 """
 
 
@@ -152,11 +156,11 @@ def test_several_processes_append_while_another_redacts(tmp_path: Path) -> None:
     crowd = [subprocess.Popen([sys.executable, "-c", _MANY, str(tmp_path), str(number)]) for number in range(4)]
     gone = frozenset([bytes.fromhex(f"{3:032x}")])
     while any(process.poll() is None for process in crowd):
-        redact_usage(tmp_path, gone)
+        redact_usage(StorePaths(tmp_path), gone)
         time.sleep(0.01)
     assert [process.returncode for process in crowd] == [0] * 4
-    redact_usage(tmp_path, gone)
-    found = statements(tmp_path)
+    redact_usage(StorePaths(tmp_path), gone)
+    found = statements(StorePaths(tmp_path))
     assert {(item.owner, item.requests, item.tokens) for item in found.owners} == {
         (f"owner{number}", 25, 12.5) for number in range(3)
     }
@@ -168,7 +172,7 @@ def test_a_redaction_changes_the_lines_that_name_the_document_and_no_total(tmp_p
         _append(tmp_path, usage)
     before, lines = _totals(tmp_path), (tmp_path / LEDGER).read_bytes().splitlines()
     (tmp_path / LEDGER).write_bytes((tmp_path / LEDGER).read_bytes() + lines[0][:-5])
-    redact_usage(tmp_path, frozenset(map(bytes.fromhex, (A, B))))
+    redact_usage(StorePaths(tmp_path), frozenset(map(bytes.fromhex, (A, B))))
     once = (tmp_path / LEDGER).read_bytes()
     assert _totals(tmp_path) == before
     assert once.splitlines()[1] == lines[1]
@@ -178,21 +182,21 @@ def test_a_redaction_changes_the_lines_that_name_the_document_and_no_total(tmp_p
         {"": ["", "", UNITS // 4]},
         {},
     ]
-    redact_usage(tmp_path, frozenset(map(bytes.fromhex, (A, B))))
+    redact_usage(StorePaths(tmp_path), frozenset(map(bytes.fromhex, (A, B))))
     assert (tmp_path / LEDGER).read_bytes() == once
-    redact_usage(tmp_path, frozenset([bytes.fromhex(C)]))
+    redact_usage(StorePaths(tmp_path), frozenset([bytes.fromhex(C)]))
     assert _totals(tmp_path) == before
-    assert statements(tmp_path).erased.tokens == 4.75
+    assert statements(StorePaths(tmp_path)).erased.tokens == 4.75
     assert sorted(path.name for path in tmp_path.iterdir()) == [LEDGER, LOCK]
 
 
 def test_a_damaged_line_that_names_an_erased_document_goes_and_is_still_noticed(tmp_path: Path) -> None:
     _append(tmp_path, _usage(a=1.0))
     (tmp_path / LEDGER).write_bytes((tmp_path / LEDGER).read_bytes().replace(b"MIT", b"MIX"))
-    redact_usage(tmp_path, frozenset([bytes.fromhex(A)]))
+    redact_usage(StorePaths(tmp_path), frozenset([bytes.fromhex(A)]))
     assert A.encode() not in (tmp_path / LEDGER).read_bytes()
     with pytest.raises(SiloError, match="line 1 is not as it was written"):
-        statements(tmp_path)
+        statements(StorePaths(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["eio", "enospc", "short"])
@@ -208,9 +212,9 @@ def test_a_failing_disk_loses_no_line_and_adds_none(tmp_path: Path, kind: str) -
             noted = 2
         except (SiloError, OSError):
             noted, failures = 1, failures + 1
-        assert statements(root).requests == noted
+        assert statements(StorePaths(root)).requests == noted
         _append(root, _usage(b=1.0))
-        assert statements(root).requests == noted + 1
+        assert statements(StorePaths(root)).requests == noted + 1
     assert failures
 
 
@@ -226,7 +230,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made = small_store(tmp_path / "store")
     made.add(POOL[:8])
     for at in range(8):
-        append_usage(made.root, _request(*POOL[max(0, at - 2) : at + 1]), holds=held_by(made))
+        append_usage(made.paths, _request(*POOL[max(0, at - 2) : at + 1]), holds=made.holds)
     yield made
     made.close()
 
@@ -238,7 +242,7 @@ def _names(root: Path, item: Document) -> list[str]:
 
 
 def test_an_erasure_takes_the_document_out_of_the_ledger_and_passes_its_checks(store: Store) -> None:
-    before, tokens = _totals(store.root), statements(store.root).tokens
+    before, tokens = _totals(store.root), statements(StorePaths(store.root)).tokens
     assert LEDGER in _names(store.root, POOL[3])
     done = store.erase(Selector(document="p3"))
     assert done.receipt
@@ -247,13 +251,13 @@ def test_an_erasure_takes_the_document_out_of_the_ledger_and_passes_its_checks(s
     assert receipt["checks"]["residue-windows"] > 100
     assert _names(store.root, POOL[3]) == []
     assert _totals(store.root) == before
-    found = statements(store.root)
+    found = statements(StorePaths(store.root))
     assert (found.tokens, found.erased.tokens, found.erased.requests) == (tokens, 4.5, 3)
 
 
 def test_an_id_left_in_the_ledger_would_be_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted bug: the ledger is forgotten."""
-    monkeypatch.setattr("silo.store.erasure.erase.redact_usage", lambda *_: None)
+    monkeypatch.setattr("silo.store.store.redact_usage", lambda *_: None)
     done = store.erase(Selector(document="p3"))
     assert done.receipt
     assert read_receipt(done.receipt)["checks"]["residue-hits"] == 1
@@ -264,7 +268,7 @@ def test_a_text_that_names_an_owner_who_stays_is_no_residue(store: Store) -> Non
     owner = "Wilhelmina van der Long"
     work, praise = document("w", "Quite another text.", owner=owner), document("x", f"A tale told by {owner} at night.")
     store.add([work, praise])
-    append_usage(store.root, _request(work, praise), holds=held_by(store))
+    append_usage(store.paths, _request(work, praise), holds=store.holds)
     done = store.erase(Selector(document="x"))
     assert done.receipt
     assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0
@@ -278,7 +282,7 @@ def test_a_late_request_cannot_bring_an_erased_document_back(store: Store) -> No
         while POOL[3].id.encode() in (store.root / LEDGER).read_bytes():
             time.sleep(0.01)
         assert (store.root / "pending.json").exists()
-        append_usage(store.root, _request(POOL[3], POOL[4]), holds=held_by(reader))
+        append_usage(store.paths, _request(POOL[3], POOL[4]), holds=reader.holds)
     eraser.join()
     named = {name: item[0] for name, item in _rows(store.root)[-1]["shares"].items()}
     assert named == {"": "", POOL[4].id: "o1"}
@@ -294,13 +298,13 @@ def test_an_erasure_waits_for_a_line_that_is_being_written_and_redacts_it(store:
         asked.set()
         return go.wait(60)
 
-    before = read_generation(store.root / "data").fingerprint
-    writer = Thread(target=append_usage, args=(store.root, _request(POOL[3])), kwargs={"holds": slowly})
+    before = read_generation(store.paths).fingerprint
+    writer = Thread(target=append_usage, args=(store.paths, _request(POOL[3])), kwargs={"holds": slowly})
     writer.start()
     asked.wait(60)
     eraser = Thread(target=store.erase, args=(Selector(document="p3"),))
     eraser.start()
-    while read_generation(store.root / "data").fingerprint == before:
+    while read_generation(store.paths).fingerprint == before:
         time.sleep(0.01)
     eraser.join(0.5)
     assert eraser.is_alive()

@@ -12,6 +12,7 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
+    from silo.store.paths import StorePaths
     from silo.store.usage import Statement, Statements
 
 
@@ -26,14 +27,15 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from silo.store.paths import StorePaths
     from silo.store.usage import statements
 
     begin, end = _time("--from", arguments.begin), _time("--to", arguments.end)
     if begin and end and begin >= end:
         raise SiloError("usage", "the period is empty: --to is not included and must be later than --from")
     path = Path(arguments.path)
-    _settle(path)
-    found = statements(path, begin, end)
+    _settle(StorePaths(path))
+    found = statements(StorePaths(path), begin, end)
     if arguments.owner is not None:
         found = replace(found, owners=tuple(item for item in found.owners if item.owner == arguments.owner))
     if arguments.json:
@@ -44,16 +46,15 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _settle(path: Path) -> None:
+def _settle(paths: StorePaths) -> None:
     """Make sure it is a store, and finish an erasure that was cut off before anybody is named."""
-    from silo.store.erasure.erase import PENDING
-    from silo.store.generation import read_generation
+    from silo.store.manifest import read_generation
 
-    read_generation(path / "data")
-    if (path / PENDING).exists():
+    read_generation(paths)
+    if paths.pending.exists():
         from silo.pairing import open_store
 
-        open_store(path).close()
+        open_store(paths.root).close()
 
 
 def _time(option: str, given: str | None) -> datetime | None:

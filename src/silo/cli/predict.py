@@ -47,12 +47,12 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups")
 
 
-def open_predictor(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
+def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
     """What the options name."""
-    from silo.inference.predict import open_predictor as opened
+    from silo.inference.predict import open_predictor
     from silo.store.policy_text import parse_policy
 
-    predictor = opened(
+    predictor = open_predictor(
         arguments.model,
         arguments.store,
         method=arguments.method,
@@ -91,7 +91,7 @@ def _score(arguments: argparse.Namespace) -> int:
     from silo.lm.scoring import merged_stream
     from silo.sources.evaluation import read_evaluation
 
-    predictor = open_predictor(arguments)
+    predictor = predictor_from_options(arguments)
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
     text = merged_stream(texts, predictor.tokenizer)
     begun = time.perf_counter()
@@ -128,21 +128,21 @@ def _generate(arguments: argparse.Namespace) -> int:
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
-    wish = {name: getattr(arguments, name) for name in names}
-    session = Session(open_predictor(arguments, threads=1))
+    options = {name: getattr(arguments, name) for name in names}
+    session = Session(predictor_from_options(arguments, threads=1))
     prompt = _prompt(arguments.prompt)
     painter = None if arguments.json else Painter()
-    answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **wish)
+    answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:
         show.print_json(answer.as_json())
     return 0
 
 
 def write(
-    session: Session, prompt: str, painter: Painter | None, *, shown: str, ledger: bool = False, **wish: Any
+    session: Session, prompt: str, painter: Painter | None, *, shown: str, ledger: bool = False, **options: Any
 ) -> Answer:
     """Continue a prompt; a painter shows every token as it comes, after what is `shown` first, and then the shares."""
-    steps = session.generate(prompt, **wish)
+    steps = session.generate(prompt, **options)
     if painter:
         painter.prompt(shown)
     written = []

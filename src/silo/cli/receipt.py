@@ -34,7 +34,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     key = _key_bytes(Path(arguments.key)) if arguments.key else None
     for file in map(Path, arguments.receipts):
         receipt = read_receipt(file)
-        findings = check_receipt(receipt, key=key, journal=Path(arguments.log) if arguments.log else None)
+        findings = check_receipt(receipt, key=key, log=Path(arguments.log) if arguments.log else None)
         if arguments.document is not None:
             if not proves(receipt, arguments.document, arguments.salt):
                 raise SiloError("receipt-invalid", "it does not speak of this document under this salt", _OTHER)

@@ -88,13 +88,12 @@ def _add(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from silo.pairing import open_store
-    from silo.store.store import ADDING
 
     recipe, base = _recipe(arguments)
     store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
     quarantined: list[Quarantined] = []
     with show.progress(quiet=arguments.quiet) as advance:
-        done = store.add(_documents(recipe, base, store.root / ADDING, quarantined), advance=advance)
+        done = store.add(_documents(recipe, base, store.paths.adding, quarantined), advance=advance)
     found: dict[str, Any] = {
         "read": done.read + len(quarantined),
         "added": done.added,
@@ -223,14 +222,13 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
 def _erase(arguments: argparse.Namespace) -> int:
     from silo.files import write_json
     from silo.pairing import open_store
-    from silo.store.erasure.erase import selected
 
     selector = _selector(arguments)
     if not selector:
         raise SiloError("usage", f"say what to erase: {', '.join('--' + name for name in _SELECTORS)}")
     store = open_store(Path(arguments.path))
     if arguments.dry_run:
-        going = selected(store, selector)
+        going = list(store.documents(selector))
         if arguments.json:
             show.print_json({"dry_run": True, "documents": [_row(document) for document in going]})
         else:

@@ -28,7 +28,7 @@ class Corpus:
         """Open a directory made by `silo corpus build`; anything else is refused."""
         if not root.is_dir():
             raise SiloError("input-missing", f"there is no directory {root}")
-        manifest = read_manifest(root, "not-a-corpus")
+        manifest = read_manifest(root, missing="not-a-corpus", damaged="corpus-damaged")
         if manifest.get("format") != FORMAT:
             raise SiloError("not-a-corpus", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
         return cls(root, manifest)

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
 from silo.inference.gates import Gate, log_counts, log_nodes
-from silo.inference.observe import Evidence, gather
+from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
-from silo.inference.retrieval import Nearest
 from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
 from silo.lm.scoring import Text, merged_stream
 from silo.progress import Advance
 from silo.sources.evaluation import read_evaluation
+from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
 
 NEIGHBOURS = (16, 64, 256, 1024)
@@ -77,8 +77,8 @@ def tune(
     if not (counted & half).any() or not (counted & ~half).any():
         raise SiloError("input-empty", f"{counted.sum()} tokens of validation text are too few to tune on")
     grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= predictor.settings.k) or (predictor.settings.k,))
-    found = gather(predictor, text.ids, watch=grid.watch, advance=advance)
-    return _Fit(predictor, found, counted, half, grid).tuned()
+    observed = observe(predictor, text.ids, watch=grid.watch, advance=advance)
+    return _Fit(predictor, observed, counted, half, grid).tuned()
 
 
 def _halves(text: Text, begin: int) -> NDArray[np.bool_]:
@@ -99,17 +99,17 @@ class _Grid:
     taus: Floats = field(default_factory=lambda: np.empty(0))
     mass: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))
 
-    def watch(self, where: NDArray[np.int64], found: Nearest) -> None:
+    def watch(self, where: NDArray[np.int64], near: Neighbours) -> None:
         """Take the neighbours of some tokens."""
         if not len(self.taus):
-            known = found.distances[np.isfinite(found.distances)]
+            known = near.distances[np.isfinite(near.distances)]
             if not len(known):
                 raise SiloError("input-empty", "no token of the text has a neighbour: is the store empty?")
             middle = float(np.median(known)) or 1.0
             self.taus = float(f"{2 * middle:.2g}") * 0.5 ** np.arange(_TAUS, dtype=np.float64)
             self.mass = np.zeros((len(self.text.ids), len(self.neighbours) * _TAUS), dtype=np.float32)
-        hits = found.values == self.text.ids[where].astype(np.int64)[:, None]
-        _fill(found.distances, hits, where, np.array(self.neighbours), self.taus, self.mass)
+        hits = near.values == self.text.ids[where].astype(np.int64)[:, None]
+        _fill(near.distances, hits, where, np.array(self.neighbours), self.taus, self.mass)
 
     def choice(self, column: int) -> tuple[int, float]:
         """k and tau of a column."""
@@ -143,7 +143,7 @@ class _Fit:
     """Fits every method on one pass."""
 
     predictor: Predictor
-    found: Evidence
+    observed: Observations
     counted: NDArray[np.bool_]
     half: NDArray[np.bool_]
     grid: _Grid
@@ -151,71 +151,73 @@ class _Fit:
     def tuned(self) -> Tuned:
         base = self.predictor.settings
         settings: dict[str, Settings] = {}
-        figures: dict[str, Any] = {"tokens": int(self.counted.sum()), "lm": self._perplexity(self.found.lm)}
-        found, method = self.found, self.predictor.method
+        figures: dict[str, Any] = {"tokens": int(self.counted.sum()), "lm": self._perplexity(self.observed.lm)}
+        observed, method = self.observed, self.predictor.method
         if "knn" in method:
             best = self._neighbours()
             k, tau = self.grid.choice(best)
             base = replace(base, k=k, tau=tau)
-            found = replace(self.found, knn=self.grid.mass[:, best].astype(np.float64))
+            observed = replace(self.observed, knn=self.grid.mass[:, best].astype(np.float64))
         for name in ("knn", "ngram", "knn+ngram"):
             if set(name.split("+")) <= method:
-                settings[name], figures[name] = self._method(found, frozenset(name.split("+")), base)
+                settings[name], figures[name] = self._method(observed, frozenset(name.split("+")), base)
         if "knn" in method:
-            figures["skip"] = [self._skipped(found, settings["knn"], limit) for limit in _SKIPS]
+            figures["skip"] = [self._skipped(observed, settings["knn"], limit) for limit in _SKIPS]
         return Tuned(settings, figures)
 
     def _neighbours(self) -> int:
         """The column of the grid that does best with its own lambda."""
-        _, means = solve_lambda(self.found.lm[self.counted], self.grid.mass[self.counted])
+        _, means = solve_lambda(self.observed.lm[self.counted], self.grid.mass[self.counted])
         return int(means.argmax())
 
-    def _method(self, found: Evidence, method: Method, base: Settings) -> tuple[Settings, dict[str, Any]]:
+    def _method(self, observed: Observations, method: Method, base: Settings) -> tuple[Settings, dict[str, Any]]:
         """Fixed and adaptive weights; the better one on the other half is fitted again on everything."""
         here, there = self.counted & self.half, self.counted & ~self.half
-        fixed = self._fixed(found, method, base, here)
-        adaptive = self._adaptive(found, method, base, here)
+        fixed = self._fixed(observed, method, base, here)
+        adaptive = self._adaptive(observed, method, base, here)
         scores = {
-            name: _perplexity(found, method, chosen, there)
+            name: _perplexity(observed, method, chosen, there)
             for name, chosen in zip(("fixed", "adaptive"), (fixed, adaptive), strict=True)
         }
         fit = self._adaptive if scores["adaptive"] <= scores["fixed"] else self._fixed
-        chosen = fit(found, method, base, self.counted)
-        report: dict[str, Any] = {"held_out": scores, "all": _perplexity(found, method, chosen, self.counted)}
+        chosen = fit(observed, method, base, self.counted)
+        report: dict[str, Any] = {"held_out": scores, "all": _perplexity(observed, method, chosen, self.counted)}
         if "knn" in method:
             report |= {"k": chosen.k, "tau": chosen.tau, "lambda": float(chosen.knn.weights.mean())}
         return chosen, report
 
-    def _fixed(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
+    def _fixed(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         """One lambda; matches are always weighed by length and count, which is what they are."""
-        return self._fitted(found, method, base, rows, Gate.constant(0.0))
+        return self._fitted(observed, method, base, rows, Gate.constant(0.0))
 
-    def _adaptive(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
+    def _adaptive(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         if "knn" not in method:
-            return self._fixed(found, method, base, rows)
-        near = found.seen.nearest[rows & np.isfinite(found.seen.nearest)]
+            return self._fixed(observed, method, base, rows)
+        near = observed.features.closest[rows & np.isfinite(observed.features.closest)]
         lines = [_rising(np.quantile(near, _QUANTILES)), _PEAKS]
         lines += [log_nodes(_LONGEST)] if "ngram" in method else []
         shape = tuple(map(len, lines))
-        return self._fitted(found, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
+        return self._fitted(observed, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
 
-    def _fitted(self, found: Evidence, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
+    def _fitted(
+        self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate
+    ) -> Settings:
         lines = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS))
         ngram = Gate(lines, np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS))))
         uses: list[Use] = []
         if "knn" in method:
-            seen = found.seen
-            active = np.isfinite(seen.nearest[rows])
+            features = observed.features
+            active = np.isfinite(features.closest[rows])
             corners = knn.corners(
-                np.where(active, seen.nearest[rows], 0.0), seen.peaks[rows], log_counts(seen.lengths[rows])
+                np.where(active, features.closest[rows], 0.0), features.peaks[rows], log_counts(features.lengths[rows])
             )
             uses.append(Use(0, *corners, active))
         if "ngram" in method:
-            lengths, totals = found.seen.level_lengths()[rows], found.seen.totals[rows]
+            lengths, totals = observed.features.level_lengths()[rows], observed.features.totals[rows]
             for column in range(totals.shape[1]):
                 corners = ngram.corners(log_counts(lengths[:, column]), log_counts(totals[:, column]))
                 uses.append(Use(1, *corners, totals[:, column] > 0))
-        fitted = fit_gates(found.components(method)[rows], uses, [knn, ngram])
+        fitted = fit_gates(observed.components(method)[rows], uses, [knn, ngram])
         return replace(
             base,
             knn=fitted[0] if "knn" in method else base.knn,
@@ -225,16 +227,16 @@ class _Fit:
     def _perplexity(self, probabilities: Floats) -> float:
         return float(np.exp(-np.log(np.maximum(probabilities[self.counted], 1e-300)).mean()))
 
-    def _skipped(self, found: Evidence, settings: Settings, limit: float) -> dict[str, float]:
+    def _skipped(self, observed: Observations, settings: Settings, limit: float) -> dict[str, float]:
         """What leaving out the search costs where the LM is sure."""
-        sure = found.seen.peaks >= limit
-        seen = replace(found.seen, nearest=np.where(sure, np.inf, found.seen.nearest))
-        cost = _perplexity(replace(found, seen=seen), frozenset({"knn"}), settings, self.counted)
+        sure = observed.features.peaks >= limit
+        features = replace(observed.features, closest=np.where(sure, np.inf, observed.features.closest))
+        cost = _perplexity(replace(observed, features=features), frozenset({"knn"}), settings, self.counted)
         return {"limit": limit, "skipped": float(sure[self.counted].mean()), "perplexity": cost}
 
 
-def _perplexity(found: Evidence, method: Method, settings: Settings, rows: NDArray[np.bool_]) -> float:
-    mixed = (found.weights(method, settings) * found.components(method)).sum(axis=1)[rows]
+def _perplexity(observed: Observations, method: Method, settings: Settings, rows: NDArray[np.bool_]) -> float:
+    mixed = (observed.weights(method, settings) * observed.components(method)).sum(axis=1)[rows]
     return float(np.exp(-np.log(np.maximum(mixed, 1e-300)).mean()))
 
 

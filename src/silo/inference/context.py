@@ -1,17 +1,19 @@
-"""RIC-LM: what is put before a text for the language model to read, found by BM25 with the text's own words.
+"""What is put before a text for the language model to read.
 
-Looked up every `stride` tokens with the last `query_tokens` of what stands before; docs and variants as in the paper,
-Section 4.2 and Appendix C. `concat-next` takes the tokens that really follow the passage in its document.
+`RicContext` is the paper's RIC-LM (Section 4.2, Appendix C): passages found by BM25 with the text's own words, looked
+up every `stride` tokens with the last `query_tokens` of what stands before. `concat-next` takes the tokens that really
+follow the passage in its document.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.inference.retrieval import Sources
+from silo.inference.retrieval import Retriever
 from silo.inference.settings import Ric
 from silo.lm.scoring import Windows
 from silo.lm.windows import Frame, segment_at
@@ -22,7 +24,7 @@ Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lead:
+class InContext:
     """Tokens before the text, its share of the prediction, and the passages (with the number of their store)."""
 
     tokens: Tokens = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -30,8 +32,18 @@ class Lead:
     passages: tuple[tuple[int, Passage], ...] = ()
 
 
-class LeadFinder:
-    """Finds leads for one model."""
+class ContextProvider(Protocol):
+    """Decides what stands before a text. Window and context are functions of the position and what stands before it."""
+
+    def window_at(self, position: int) -> Frame:
+        """What the network sees of the text when it predicts a token."""
+
+    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:
+        """What stands before a window of a text; one empty item where nothing is found."""
+
+
+class RicContext:
+    """Passages for one model, as the settings of RIC say."""
 
     def __init__(self, context: int, ric: Ric, tokenizer: Tokenizer) -> None:
         self.room = min(ric.passage_tokens or context // 2, context - 3)
@@ -41,47 +53,47 @@ class LeadFinder:
         self._ric = ric
         self._tokenizer = tokenizer
 
-    def frame_at(self, position: int) -> Frame:
-        """What the network sees of the text when it predicts a token."""
+    def window_at(self, position: int) -> Frame:
         return segment_at(position, self.windows)
 
-    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:
-        """The leads for a frame of a text; one empty lead where nothing is found."""
-        query = text[max(0, frame.first - self.query_tokens) : frame.first]
+    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:
+        query = text[max(0, window.first - self.query_tokens) : window.first]
         words = self._tokenizer.decode(query.astype(np.uint32))
         wanted = 1 if self._ric.variant in ("basic", "concat-next") else self._ric.passages
-        found = sources.passages(words, wanted) if len(query) else []
-        if not found:
-            return [Lead()]
+        best = retriever.passages(words, wanted) if len(query) else []
+        if not best:
+            return [InContext()]
         match self._ric.variant:
             case "ensemble":
-                shares = _shares([passage.score for _, passage in found], self._ric.weighting)
-                return [self._lead([item], [item[1].tokens], share) for item, share in zip(found, shares, strict=True)]
+                shares = _shares([passage.score for _, passage in best], self._ric.weighting)
+                return [self._join([item], [item[1].tokens], share) for item, share in zip(best, shares, strict=True)]
             case "concat":
                 each = self.room // self._ric.passages
-                return [self._lead(found, [item.tokens[:each] for _, item in reversed(found)])]
+                return [self._join(best, [item.tokens[:each] for _, item in reversed(best)])]
             case "concat-next":
-                return [self._lead(found, [_with_next(sources, found[0], self.room)])]
-        return [self._lead(found, [found[0][1].tokens])]
+                return [self._join(best, [_with_next(retriever, best[0], self.room)])]
+        return [self._join(best, [best[0][1].tokens])]
 
-    def _lead(self, passages: list[tuple[int, Passage]], parts: list[NDArray[np.uint32]], weight: float = 1.0) -> Lead:
+    def _join(
+        self, passages: list[tuple[int, Passage]], parts: list[NDArray[np.uint32]], weight: float = 1.0
+    ) -> InContext:
         begin = np.array([self._tokenizer.begin], dtype=np.int64)
         tokens = np.concatenate([part.astype(np.int64) for part in parts])[: self.room]
-        return Lead(np.concatenate([begin, tokens]), weight, tuple(passages))
+        return InContext(np.concatenate([begin, tokens]), weight, tuple(passages))
 
 
-def _with_next(sources: Sources, found: tuple[int, Passage], room: int) -> NDArray[np.uint32]:
+def _with_next(retriever: Retriever, best: tuple[int, Passage], room: int) -> NDArray[np.uint32]:
     """The first half of the room from the passage, the rest from what follows in its document."""
-    store, passage = found
+    store, passage = best
     first = min(passage.end, passage.first + room // 2)
     before = passage.tokens[: room // 2]
     return np.concatenate(
-        [before, sources.views[store].document_tokens(passage.row)[first : first + room - len(before)]]
+        [before, retriever.views[store].document_tokens(passage.row)[first : first + room - len(before)]]
     )
 
 
 def _shares(scores: list[float], weighting: str) -> list[float]:
     """Equal shares, or softmax of the retrieval scores (as in REPLUG)."""
-    given = np.array(scores) if weighting == "score" else np.zeros(len(scores))
-    weights = np.exp(given - given.max())
+    logits = np.array(scores) if weighting == "score" else np.zeros(len(scores))
+    weights = np.exp(logits - logits.max())
     return list(map(float, weights / weights.sum()))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from silo.inference.mix import Floats
 from silo.inference.predict import Prediction
-from silo.inference.retrieval import Ints, Sources
+from silo.inference.retrieval import Ints, Retriever
 from silo.store.facts import Facts, FactTable
 
 _UNIT = 2.0**-40
@@ -60,7 +60,7 @@ class Credit(NamedTuple):
         return {**plain, **extra, **({"context": True} if self.context else {})}
 
 
-class _Part(NamedTuple):
+class _StoreCredits(NamedTuple):
     """Documents of one store, as rows, and their shares."""
 
     store: int
@@ -73,7 +73,7 @@ class _Part(NamedTuple):
         for row, share in zip(self.rows.tolist(), self.shares.tolist(), strict=True):
             yield Credit(self.facts[row], share, False, self.store)
 
-    def only(self, chosen: NDArray[np.bool_]) -> _Part:
+    def only(self, chosen: NDArray[np.bool_]) -> _StoreCredits:
         """Some of them."""
         return self._replace(rows=self.rows[chosen], shares=self.shares[chosen])
 
@@ -84,7 +84,7 @@ class Credits(Sequence[Credit]):
     A frequent token owes a little to thousands of documents: they stay numbers until somebody looks.
     """
 
-    def __init__(self, parts: Sequence[_Part] = (), context: tuple[Credit, ...] = ()) -> None:
+    def __init__(self, parts: Sequence[_StoreCredits] = (), context: tuple[Credit, ...] = ()) -> None:
         self.parts = parts
         self.context = context
         self.lm_share = max(0.0, 1.0 - float(sum(part.shares.sum() for part in parts)))
@@ -122,40 +122,40 @@ def _largest_first(item: Credit) -> tuple[float, str]:
     return -item.share, item.facts.id
 
 
-def credit(prediction: Prediction, token: int, sources: Sources | None) -> Credits:
+def credit(prediction: Prediction, token: int, retriever: Retriever | None) -> Credits:
     """Split the probability of a token between the language model and the documents."""
     probability = float(prediction.probabilities[token])
-    if sources is None or probability <= 0:
+    if retriever is None or probability <= 0:
         return Credits()
     context = (
-        Credit(sources.views[store].facts[passage.row], 0.0, True, store)
-        for lead in prediction.leads
-        for store, passage in lead.passages
+        Credit(retriever.views[store].facts[passage.row], 0.0, True, store)
+        for item in prediction.context
+        for store, passage in item.passages
     )
-    return Credits(list(_parts(prediction, token, probability, sources)), tuple(context))
+    return Credits(list(_parts(prediction, token, probability, retriever)), tuple(context))
 
 
-def _parts(prediction: Prediction, token: int, probability: float, sources: Sources) -> Iterator[_Part]:
+def _parts(prediction: Prediction, token: int, probability: float, retriever: Retriever) -> Iterator[_StoreCredits]:
     """Per store every document once, with its share."""
     levels = [pair for pair in zip(prediction.levels, prediction.level_weights, strict=True) if pair[1] > 0]
     sizes = [level.length + 1 for level, _ in levels]
     weights = [weight / level.total for level, weight in levels]
     ids = np.append(prediction.prefix, token) if sizes else prediction.prefix
-    for store, view in enumerate(sources.views):
+    for store, view in enumerate(retriever.views):
         near = _near(prediction, token, store)
-        held = sources.holders(store, ids, sizes, weights) if sizes else _NOTHING
+        held = retriever.holders(store, ids, sizes, weights) if sizes else _NOTHING
         rows, shares = _shares(*near, *held, probability)
         if len(rows):
-            yield _Part(store, view.facts, rows, shares)
+            yield _StoreCredits(store, view.facts, rows, shares)
 
 
 def _near(prediction: Prediction, token: int, store: int) -> tuple[Ints, Floats]:
     """Rows of a store, which may repeat, and the parts of the token's probability that come from neighbours there."""
-    found, weights = prediction.nearest, prediction.neighbour_weights
-    if found is None or weights is None:
+    near, weights = prediction.neighbours, prediction.neighbour_weights
+    if near is None or weights is None:
         return _NOTHING
     rows, parts = _matching(
-        found.values[0], found.stores[0], found.rows[0], weights[0], token, store, prediction.weights[1]
+        near.values[0], near.stores[0], near.rows[0], weights[0], token, store, prediction.weights[1]
     )
     return rows, parts
 
@@ -211,14 +211,14 @@ def _added_up(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
 
 def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
     """Every document of some tokens once, with its shares added up, largest first; those below `least` are left out."""
-    parts: dict[tuple[int, FactTable], list[_Part]] = defaultdict(list)
+    parts: dict[tuple[int, FactTable], list[_StoreCredits]] = defaultdict(list)
     for token in credits:
         for part in token.parts:
             parts[part.store, part.facts].append(part)
     found: dict[tuple[int, str], Credit] = {}
     for (store, facts), held in parts.items():
         columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
-        total = _Part(store, facts, *_added_up(*columns))
+        total = _StoreCredits(store, facts, *_added_up(*columns))
         if len(parts) == 1:
             total = total.only(total.shares >= least)
         for item in total.credits():

@@ -1,4 +1,4 @@
-"""`silo generate`: text token by token, each with its probability and with who contributed to it."""
+"""`silo generate`: text token by token, greedy or sampled, each with its probability and with who contributed to it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.inference.credit import Credit, Credits, credit
 from silo.inference.guard import Guard
+from silo.inference.mix import Floats
 from silo.inference.neighbours import Neighbour, top_neighbours
 from silo.inference.predict import Prediction, Predictor
-from silo.inference.retrieval import Sources
-from silo.inference.sampling import Sampling
+from silo.inference.retrieval import Retriever
 from silo.text.tokenizer import Tokenizer
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
@@ -63,7 +63,46 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Sampling:
+    """Temperature 0 takes the likeliest token. `top_k` 0 and `top_p` 1 leave all tokens in."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.temperature <= 100 and self.top_k >= 0 and 0 < self.top_p <= 1):
+            raise SiloError("usage", "temperature is 0 to 100, top-k at least 0 and top-p above 0 and at most 1")
+        if self.seed is not None and self.seed < 0:
+            raise SiloError("usage", "a seed is not negative")
+
+    def rng(self) -> np.random.Generator:
+        """A generator for one text."""
+        return np.random.default_rng(self.seed)
+
+    def choose(self, probabilities: Floats, rng: np.random.Generator) -> int:
+        """A token; ties of the greedy choice go to the lower number."""
+        if self.temperature == 0:
+            return int(probabilities.argmax())
+        order = np.argsort(-probabilities, kind="stable")
+        order = order[: self.top_k] if self.top_k else order
+        weights = _tempered(probabilities[order], self.temperature)
+        kept = int(np.searchsorted(np.cumsum(weights), self.top_p * weights.sum())) + 1
+        bounds = np.cumsum(weights[:kept])
+        drawn = min(int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right")), len(bounds) - 1)
+        return int(order[drawn])
+
+
+def _tempered(probabilities: Floats, temperature: float) -> Floats:
+    with np.errstate(divide="ignore"):
+        logs = np.log(probabilities)
+    weights: Floats = np.exp((logs - logs.max()) / temperature)
+    return weights
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
     """What to generate: at most so many tokens, until one of these strings, with so many neighbours shown."""
 
     max_tokens: int = 64
@@ -78,32 +117,32 @@ class Wish:
             raise SiloError("usage", "max_tokens is at least 1")
 
 
-def generate(predictor: Predictor, prompt: str, wish: Wish) -> Iterator[Step]:
+def generate(predictor: Predictor, prompt: str, options: GenerateOptions) -> Iterator[Step]:
     """Continue a prompt. Every step sees the stores as they are at that moment."""
     tokenizer = predictor.tokenizer
-    (found,) = tokenizer.encode([prompt])
+    (ids,) = tokenizer.encode([prompt])
     begin = np.array([tokenizer.begin], dtype=np.int64)
-    yield from _Text(predictor, np.concatenate([begin, found.astype(np.int64)]), wish).steps()
+    yield from _Text(predictor, np.concatenate([begin, ids.astype(np.int64)]), options).steps()
 
 
 class _Text:
     """A text that is being written."""
 
-    def __init__(self, predictor: Predictor, ids: NDArray[np.int64], wish: Wish) -> None:
-        self._predictor, self._wish = predictor, wish
+    def __init__(self, predictor: Predictor, ids: NDArray[np.int64], options: GenerateOptions) -> None:
+        self._predictor, self._options = predictor, options
         self._ids = ids
         self._reader = predictor.reader()
-        self._rng = wish.sampling.rng()
-        self._writer = _Writer(predictor.tokenizer, ids, wish.stop)
+        self._rng = options.sampling.rng()
+        self._writer = _Writer(predictor.tokenizer, ids, options.stop)
 
     def steps(self) -> Iterator[Step]:
-        for count in range(self._wish.max_tokens):
+        for count in range(self._options.max_tokens):
             step = self._step()
             if step.token < 0:
                 yield step
                 return
             piece, stopped = self._writer.write(step.token)
-            last = count + 1 == self._wish.max_tokens
+            last = count + 1 == self._options.max_tokens
             piece += self._writer.rest() if last and not stopped else ""
             finish = "stop" if stopped else "length" if last else ""
             yield _shown(step, piece, finish)
@@ -111,27 +150,27 @@ class _Text:
                 return
 
     def _step(self) -> Step:
-        asks_stores = bool(self._predictor.method) or self._wish.guard is not None
-        with self._predictor.reading() if asks_stores else nullcontext() as sources:
-            prediction = self._reader.predict(self._ids, sources)
-            probabilities = self._allowed(prediction, sources)
+        asks_stores = bool(self._predictor.method) or self._options.guard is not None
+        with self._predictor.reading() if asks_stores else nullcontext() as retriever:
+            prediction = self._reader.predict(self._ids, retriever)
+            probabilities = self._allowed(prediction, retriever)
             if not probabilities.sum() > 0:
                 return self._end("content_filter")
-            token = self._wish.sampling.choose(probabilities, self._rng)
+            token = self._options.sampling.choose(probabilities, self._rng)
             if token == self._predictor.tokenizer.begin:
                 return self._end("stop")
-            credited = credit(prediction, token, sources) if self._wish.credit else Credits()
-            near = top_neighbours(prediction, sources, self._predictor.tokenizer, self._wish.neighbours)
+            credited = credit(prediction, token, retriever) if self._options.credit else Credits()
+            near = top_neighbours(prediction, retriever, self._predictor.tokenizer, self._options.neighbours)
         self._ids = np.append(self._ids, token)
         log = math.log(max(float(prediction.probabilities[token]), 5e-324))
         return Step(token, "", log, credited, near)
 
-    def _allowed(self, prediction: Prediction, sources: Sources | None) -> NDArray[np.float64]:
+    def _allowed(self, prediction: Prediction, retriever: Retriever | None) -> NDArray[np.float64]:
         """Without ids that stand for nothing and without what the guard forbids."""
         probabilities = prediction.probabilities[: self._predictor.tokenizer.vocabulary]
-        if self._wish.guard is None or sources is None:
+        if self._options.guard is None or retriever is None:
             return probabilities
-        return self._wish.guard.apply(probabilities, self._ids, sources)
+        return self._options.guard.apply(probabilities, self._ids, retriever)
 
     def _end(self, finish: str) -> Step:
         return Step(-1, self._writer.rest(), 0.0, Credits(), finish=finish)

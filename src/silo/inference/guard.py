@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.mix import Floats
-from silo.inference.retrieval import Sources
+from silo.inference.retrieval import Retriever
 from silo.records import UNLIMITED
 from silo.store.policy import All, Not, Policy, QuoteBelow
 
@@ -31,25 +31,26 @@ class Guard:
             raise SiloError("usage", "the guard lets at least one token be repeated")
         self.tokens = tokens
 
-    def banned(self, ids: NDArray[Any], sources: Sources) -> NDArray[np.int64]:
+    def banned(self, ids: NDArray[Any], retriever: Retriever) -> NDArray[np.int64]:
         """The tokens that must not come next."""
-        found = [np.empty(0, dtype=np.int64)]
-        for length, guarded in self._limits(sources):
+        banned = [np.empty(0, dtype=np.int64)]
+        for length, guarded in self._limits(retriever):
             if len(ids) >= length:
-                everywhere = Sources(sources.stores, sources.views, guarded)
-                found.append(everywhere.followers_of(np.asarray(ids[len(ids) - length :], dtype=np.int64)).tokens)
-        return np.concatenate(found)
+                everywhere = Retriever(retriever.stores, retriever.views, guarded)
+                context = np.asarray(ids[len(ids) - length :], dtype=np.int64)
+                banned.append(everywhere.next_tokens_after(context).tokens)
+        return np.concatenate(banned)
 
-    def _limits(self, sources: Sources) -> Iterator[tuple[int, Policy]]:
+    def _limits(self, retriever: Retriever) -> Iterator[tuple[int, Policy]]:
         """How many tokens may be repeated of which documents."""
         yield self.tokens, Policy(QuoteBelow(self.tokens))
-        for quote in sorted({quote for view in sources.views for quote in view.quotes}):
+        for quote in sorted({quote for view in retriever.views for quote in view.quotes}):
             if self.tokens <= quote < UNLIMITED:
                 yield quote, Policy(All((QuoteBelow(quote + 1), Not(QuoteBelow(quote)))))
 
-    def apply(self, probabilities: Floats, ids: NDArray[Any], sources: Sources) -> Floats:
+    def apply(self, probabilities: Floats, ids: NDArray[Any], retriever: Retriever) -> Floats:
         """The distribution without banned tokens; it sums to 0 if no continuation is left."""
-        banned = self.banned(ids, sources)
+        banned = self.banned(ids, retriever)
         if not len(banned):
             return probabilities
         left = probabilities.copy()

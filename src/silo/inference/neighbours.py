@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from silo.inference.predict import Prediction
-from silo.inference.retrieval import Sources
+from silo.inference.retrieval import Retriever
 from silo.text.tokenizer import Tokenizer
 
 _LEFT, _RIGHT = 24, 12
@@ -30,19 +30,19 @@ class Neighbour:
 
 
 def top_neighbours(
-    prediction: Prediction, sources: Sources | None, tokenizer: Tokenizer, count: int
+    prediction: Prediction, retriever: Retriever | None, tokenizer: Tokenizer, count: int
 ) -> tuple[Neighbour, ...]:
-    """The nearest places, nearest first."""
-    found, weights = prediction.nearest, prediction.neighbour_weights
-    if not count or sources is None or found is None or weights is None:
+    """The nearest places behind a prediction, nearest first."""
+    neighbours, weights = prediction.neighbours, prediction.neighbour_weights
+    if not count or retriever is None or neighbours is None or weights is None:
         return ()
-    shown = []
-    for at in np.flatnonzero(found.rows[0, :count] >= 0).tolist():
-        view, row = sources.views[int(found.stores[0, at])], int(found.rows[0, at])
+    top = []
+    for at in np.flatnonzero(neighbours.rows[0, :count] >= 0).tolist():
+        view, row = retriever.views[int(neighbours.stores[0, at])], int(neighbours.rows[0, at])
         tokens = view.document_tokens(row)
-        place = int(found.positions[0, at]) - 1
+        place = int(neighbours.positions[0, at]) - 1
         left = tokenizer.decode(tokens[max(0, place - _LEFT) : place])
         right = tokenizer.decode(tokens[place : place + _RIGHT])
-        distance, weight = float(found.distances[0, at]), float(weights[0, at])
-        shown.append(Neighbour(view.facts[row].id, left, right, distance, weight))
-    return tuple(shown)
+        distance, weight = float(neighbours.distances[0, at]), float(weights[0, at])
+        top.append(Neighbour(view.facts[row].id, left, right, distance, weight))
+    return tuple(top)

@@ -12,34 +12,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.inference.context import Lead
+from silo.inference.context import InContext
 from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predict import Predictor
-from silo.inference.retrieval import Nearest, Sources
-from silo.inference.settings import ORDERS, Seen, Settings
+from silo.inference.retrieval import Retriever
+from silo.inference.settings import ORDERS, Features, Settings
 from silo.lm.cores import cores, each_on_a_core
 from silo.lm.model import Key, LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
 from silo.lm.windows import Frame, frames
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
+from silo.store.view import Neighbours
 from silo.text.tokenizer import Ids
 
 _STEP = 64
 """Inputs are padded to a multiple of this, as keys are when a store is filled: the same bits in any batch."""
 
-Watch = Callable[[NDArray[np.int64], Nearest], None]
+Watch = Callable[[NDArray[np.int64], Neighbours], None]
 """Is shown the neighbours of some positions of the text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class Observations:
     """Per token of a text: its probability under every component, and what was known before it."""
 
     lm: Floats
     knn: Floats
     levels: Levels
-    seen: Seen
+    features: Features
 
     def components(self, method: frozenset[str]) -> Floats:
         """The token's probability under LM, neighbours and levels, as far as the method has them."""
@@ -52,39 +53,39 @@ class Evidence:
 
     def weights(self, method: frozenset[str], settings: Settings) -> Floats:
         """The weight of every component at every token."""
-        return component_weights(settings.gates(method, self.seen))
+        return component_weights(settings.gates(method, self.features))
 
 
-def gather(
+def observe(
     predictor: Predictor, ids: Ids, *, watch: Watch | None = None, advance: Advance = lambda *_: None
-) -> Evidence:
+) -> Observations:
     """Read a text that begins with the beginning-of-text token; the first token has no prediction."""
-    with predictor.reading() as sources:
+    with predictor.reading() as retriever:
         text = ids.astype(np.int64)
-        passes = _Passes(predictor, sources, text, watch, advance)
+        passes = _Passes(predictor, retriever, text, watch, advance)
         passes.run()
-        levels = sources.levels(text) if "ngram" in predictor.method else _no_levels(len(ids))
-    seen = Seen(passes.peaks, passes.nearest, levels.lengths, levels.totals)
-    return Evidence(passes.lm, passes.knn, levels, seen)
+        levels = retriever.levels(text) if "ngram" in predictor.method else _no_levels(len(ids))
+    features = Features(passes.peaks, passes.closest, levels.lengths, levels.totals)
+    return Observations(passes.lm, passes.knn, levels, features)
 
 
 def _no_levels(tokens: int) -> Levels:
-    nothing = np.zeros((tokens, len(ORDERS) + 1), dtype=np.int64)
-    return Levels(np.zeros(tokens, dtype=np.int32), nothing, nothing)
+    zeros = np.zeros((tokens, len(ORDERS) + 1), dtype=np.int64)
+    return Levels(np.zeros(tokens, dtype=np.int32), zeros, zeros)
 
 
-_Input = tuple[Frame, Lead]
+_Input = tuple[Frame, InContext]
 """A window of the text, and what stands before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What a search says of some positions; `near` only for those who watch."""
+class _Searched:
+    """What a token search says of some positions; `neighbours` only for those who watch."""
 
-    where: NDArray[np.int64]
+    positions: NDArray[np.int64]
     mass: Floats
     closest: Floats
-    near: Nearest | None
+    neighbours: Neighbours | None
 
 
 class _Passes:
@@ -93,31 +94,36 @@ class _Passes:
     def __init__(
         self,
         predictor: Predictor,
-        sources: Sources,
+        retriever: Retriever,
         text: NDArray[np.int64],
         watch: Watch | None,
         advance: Advance,
     ) -> None:
-        self._predictor, self._sources, self._text = predictor, sources, text
+        self._predictor, self._retriever, self._text = predictor, retriever, text
         self._watch, self._advance = watch, advance
         self.lm, self.peaks = np.zeros(len(text)), np.zeros(len(text))
-        self.knn, self.nearest = np.zeros(len(text)), np.full(len(text), np.inf)
+        self.knn, self.closest = np.zeros(len(text)), np.full(len(text), np.inf)
 
     def run(self) -> None:
         predictor, encoder = self._predictor, self._predictor.encoder
-        shared = encoder is not None and encoder.model is predictor.model and predictor.leads is None
+        shared = encoder is not None and encoder.model is predictor.model and predictor.context is None
         key = encoder.key if encoder is not None and shared else None
         self._read(predictor.model, list(self._inputs()), key, "score")
         if encoder is not None and not shared:
-            plain = [(frame, Lead()) for frame in frames(len(self._text), encoder.windows)]
+            plain = [(window, InContext()) for window in frames(len(self._text), encoder.windows)]
             self._read(encoder.model, plain, encoder.key, "search", only_keys=True)
 
     def _inputs(self) -> Iterator[_Input]:
-        leads = self._predictor.leads
-        windows = leads.windows if leads else self._predictor.windows
-        for frame in frames(len(self._text), windows, segments=leads is not None):
-            for lead in leads.find(self._text, frame, self._sources) if leads else [Lead()]:
-                yield frame, lead
+        provider = self._predictor.context
+        if provider is None:
+            yield from ((window, InContext()) for window in frames(len(self._text), self._predictor.windows))
+            return
+        position = 0
+        while position < len(self._text):
+            window = provider.window_at(position)
+            for item in provider.find(self._text, window, self._retriever):
+                yield window, item
+            position = window.until
 
     def _read(
         self, model: LanguageModel, inputs: list[_Input], key: Key | None, stage: str, *, only_keys: bool = False
@@ -126,47 +132,47 @@ class _Passes:
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
         length = min(-(-longest // _STEP) * _STEP, model.context)
 
-        def work(item: _Input) -> tuple[Read, _Found | None]:
+        def work(item: _Input) -> tuple[Read, _Searched | None]:
             (read,) = read_rows(model, [self._row(*item)], length, key=key)
             peaks = self.peaks[self._span(item[0])] if only_keys else read.peaks
             return read, self._search(item[0], read, peaks) if key else None
 
         count = cores()
         for at in range(0, len(inputs), count):
-            some = inputs[at : at + count]
-            for (frame, lead), (read, found) in zip(some, each_on_a_core(work, some), strict=True):
+            batch = inputs[at : at + count]
+            for (window, item), (read, searched) in zip(batch, each_on_a_core(work, batch), strict=True):
                 if not only_keys:
-                    self._take(frame, lead, read)
-                if found is not None:
-                    self._note(found)
-            self._advance(stage, at + len(some), len(inputs))
+                    self._add_language_model(window, item, read)
+                if searched is not None:
+                    self._add_neighbours(searched)
+            self._advance(stage, at + len(batch), len(inputs))
 
-    def _row(self, frame: Frame, lead: Lead) -> Row:
-        until = min(frame.until, len(self._text))
-        tokens = np.concatenate([lead.tokens, self._text[frame.start : until]])
-        return Row(tokens, len(lead.tokens) + max(frame.first, 1) - frame.start)
+    def _row(self, window: Frame, before: InContext) -> Row:
+        until = min(window.until, len(self._text))
+        tokens = np.concatenate([before.tokens, self._text[window.start : until]])
+        return Row(tokens, len(before.tokens) + max(window.first, 1) - window.start)
 
-    def _take(self, frame: Frame, lead: Lead, read: Read) -> None:
-        span = self._span(frame)
-        self.lm[span] += lead.weight * np.exp(read.logs)
-        self.peaks[span] += lead.weight * read.peaks
+    def _span(self, window: Frame) -> slice:
+        return slice(max(window.first, 1), min(window.until, len(self._text)))
 
-    def _span(self, frame: Frame) -> slice:
-        return slice(max(frame.first, 1), min(frame.until, len(self._text)))
+    def _add_language_model(self, window: Frame, before: InContext, read: Read) -> None:
+        span = self._span(window)
+        self.lm[span] += before.weight * np.exp(read.logs)
+        self.peaks[span] += before.weight * read.peaks
 
-    def _search(self, frame: Frame, read: Read, peaks: Floats) -> _Found | None:
-        """The neighbours of the tokens of a frame, as far as they are wanted."""
+    def _search(self, window: Frame, read: Read, peaks: Floats) -> _Searched | None:
+        """The neighbours of the tokens of a window, as far as they are wanted."""
         settings = self._predictor.settings
         wanted = settings.asks_neighbours(peaks)
-        where = np.arange(len(self._text))[self._span(frame)][wanted]
-        if not len(where):
+        positions = np.arange(len(self._text))[self._span(window)][wanted]
+        if not len(positions):
             return None
-        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=cores())
-        mass = token_mass(near.values, near.distances, settings.tau, self._text[where])
-        return _Found(where, mass, near.closest, near if self._watch is not None else None)
+        near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=cores())
+        mass = token_mass(near.values, near.distances, settings.tau, self._text[positions])
+        return _Searched(positions, mass, near.closest, near if self._watch is not None else None)
 
-    def _note(self, found: _Found) -> None:
-        self.knn[found.where] = found.mass
-        self.nearest[found.where] = found.closest
-        if self._watch is not None and found.near is not None:
-            self._watch(found.where, found.near)
+    def _add_neighbours(self, searched: _Searched) -> None:
+        self.knn[searched.positions] = searched.mass
+        self.closest[searched.positions] = searched.closest
+        if self._watch is not None and searched.neighbours is not None:
+            self._watch(searched.positions, searched.neighbours)

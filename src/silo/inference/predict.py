@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.inference.context import Lead, LeadFinder
+from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
-from silo.inference.retrieval import Followers, Nearest, Sources, reading
-from silo.inference.settings import ORDERS, Seen, Settings, level_column, level_weight, parse_method
+from silo.inference.retrieval import NextTokens, Retriever, reading
+from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
 from silo.lm.codec import codec_key
 from silo.lm.decoder import Decoder, Next
 from silo.lm.encode import DocumentEncoder
@@ -26,6 +26,7 @@ from silo.lm.windows import window_at
 from silo.pairing import model_of, open_store
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
+from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
 
 
@@ -34,22 +35,25 @@ class Prediction:
     """The distribution of the next token after `prefix`, and its components: LM, neighbours, levels short to long.
 
     `weights` has one entry for each component that the method has, also those that found nothing; `level_weights` are
-    those of `levels`. `leads` are the passages the LM had before the text.
+    those of `levels`. `context` is what the LM had before the text.
     """
 
     prefix: NDArray[np.int64]
     probabilities: Floats
     lm: Floats
     weights: Floats
-    nearest: Nearest | None
+    neighbours: Neighbours | None
     neighbour_weights: Floats | None
-    levels: tuple[Followers, ...]
+    levels: tuple[NextTokens, ...]
     level_weights: tuple[float, ...]
-    leads: tuple[Lead, ...]
+    context: tuple[InContext, ...]
 
 
 class Predictor:
-    """What `silo score`, `silo generate` and the server ask. `method` says which searches take part."""
+    """What `silo score`, `silo generate` and the server ask. `method` says which searches take part.
+
+    `context` puts passages before the text, None where the method has no `ric`.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,8 @@ class Predictor:
         method: frozenset[str],
         settings: Settings,
         policy: Policy,
-        encoder: Encoder | None,
+        encoder: KeyEncoder | None,
+        context: ContextProvider | None,
     ) -> None:
         self.model = model
         self.stores = tuple(stores)
@@ -68,17 +73,17 @@ class Predictor:
         self.policy = policy
         self.encoder = encoder
         self.windows = Windows().within(model.context)
-        self.leads = LeadFinder(model.context, settings.ric, model.tokenizer) if "ric" in method else None
+        self.context = context
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self.model.tokenizer
 
     @contextmanager
-    def reading(self) -> Iterator[Sources]:
+    def reading(self) -> Iterator[Retriever]:
         """The stores as they are now."""
-        with reading(self.stores, self.policy) as sources:
-            yield sources
+        with reading(self.stores, self.policy) as retriever:
+            yield retriever
 
     def reader(self) -> Reader:
         """For one text that grows token by token."""
@@ -86,7 +91,7 @@ class Predictor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoder:
+class KeyEncoder:
     """The model whose states are the stores' keys, which may be another than the LM."""
 
     model: LanguageModel
@@ -94,7 +99,7 @@ class Encoder:
     windows: Windows
 
     @classmethod
-    def of(cls, model: LanguageModel, key: Key) -> Encoder:
+    def of(cls, model: LanguageModel, key: Key) -> KeyEncoder:
         return cls(model, key, Windows().within(model.context))
 
 
@@ -106,27 +111,39 @@ def open_predictor(
     settings: Settings | Callable[[frozenset[str]], Settings] | None = None,
     policy: Policy = EVERYTHING,
     encoder: str | Path | None = None,
+    context: Callable[[LanguageModel], ContextProvider] | None = None,
     threads: int | None = None,
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
-    `settings` may be a function of the method.
+    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's.
     """
     language_model = LanguageModel.open(Path(model), threads=threads)
-    opened = [open_store(Path(path)) for path in stores]
-    offered = {search for store in opened for search in store.config.searches}
+    open_stores = [open_store(Path(path)) for path in stores]
+    offered = {search for store in open_stores for search in store.config.searches}
     wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})
-    if wanted and not opened:
+    if wanted and not open_stores:
         raise SiloError("usage", f"the method {'+'.join(sorted(wanted))} needs a store", "give one with --store")
-    for store in opened:
+    for store in open_stores:
         if store.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
             raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
-    keys = _encoder(language_model, opened, encoder) if "knn" in wanted else None
     chosen = settings(wanted) if callable(settings) else settings or Settings()
-    return Predictor(language_model, opened, method=wanted, settings=chosen, policy=policy, encoder=keys)
+    provider: ContextProvider | None = None
+    if "ric" in wanted:
+        ric = RicContext(language_model.context, chosen.ric, language_model.tokenizer)
+        provider = context(language_model) if context else ric
+    return Predictor(
+        language_model,
+        open_stores,
+        method=wanted,
+        settings=chosen,
+        policy=policy,
+        encoder=_key_encoder(language_model, open_stores, encoder) if "knn" in wanted else None,
+        context=provider,
+    )
 
 
-def _encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> Encoder:
+def _key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
     """The LM itself if the stores were made with it, else the model they were made with."""
     with_keys = [store for store in stores if "knn" in store.config.searches]
     if not with_keys:
@@ -138,10 +155,10 @@ def _encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | 
     for root in places:
         if not root.is_dir():
             continue
-        found = model if root == model.root else LanguageModel.open(root)
+        candidate = model if root == model.root else LanguageModel.open(root)
         key = codec_key(root)
-        if DocumentEncoder(found, key).fingerprint in wanted:
-            return Encoder.of(found, key)
+        if DocumentEncoder(candidate, key).fingerprint in wanted:
+            return KeyEncoder.of(candidate, key)
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
 
@@ -152,9 +169,9 @@ class Reader:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self._decoders: list[Decoder] = []
-        self._known: tuple[Any, list[Lead]] = (None, [])
+        self._last_context: tuple[Any, list[InContext]] = (None, [])
         encoder = predictor.encoder
-        self._separate = encoder is not None and (predictor.leads is not None or encoder.model is not predictor.model)
+        self._separate = encoder is not None and (predictor.context is not None or encoder.model is not predictor.model)
 
     @cached_property
     def _key_decoder(self) -> Decoder:
@@ -162,67 +179,70 @@ class Reader:
         assert encoder is not None
         return Decoder(encoder.model, encoder.key)
 
-    def predict(self, ids: NDArray[np.integer[Any]], sources: Sources | None) -> Prediction:
+    def predict(self, ids: NDArray[np.integer[Any]], retriever: Retriever | None) -> Prediction:
         """The distribution after a text, which begins with the beginning-of-text token."""
         predictor, settings = self._predictor, self._predictor.settings
         prefix = np.asarray(ids, dtype=np.int64)
-        leads, outputs = self._language_model(prefix, sources)
-        shares = [lead.weight for lead in leads]
-        lm = outputs[0].probabilities if len(outputs) == 1 else _averaged(outputs, shares)
+        context, outputs = self._language_model(prefix, retriever)
+        shares = [item.weight for item in context]
+        lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
-        nearest: Nearest | None = None
-        levels: tuple[Followers, ...] = ()
-        if sources is not None and "ngram" in predictor.method:
-            levels = tuple(sources.followers(prefix))
-        if sources is not None and "knn" in predictor.method and settings.asks_neighbours(peak):
-            nearest = sources.nearest(self._query(prefix, outputs), settings.k, settings.probes)
-        weights = component_weights(settings.gates(predictor.method, _seen(peak, nearest, levels)))[0]
+        levels: tuple[NextTokens, ...] = ()
+        neighbours: Neighbours | None = None
+        if retriever is not None and "ngram" in predictor.method:
+            levels = tuple(retriever.next_tokens(prefix))
+        if retriever is not None and "knn" in predictor.method and settings.asks_neighbours(peak):
+            neighbours = retriever.neighbours(self._key(prefix, outputs), settings.k, settings.probes)
+        weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
         mixed = lm * weights[0]
         near: Floats | None = None
-        if nearest is not None:
-            near = neighbour_weights(nearest.distances, settings.tau)
-            held = nearest.rows[0] >= 0
-            add_component(mixed, nearest.values[0][held], near[0][held], weights[1])
-        trusted = tuple(level_weight(weights, level.length) for level in levels)
-        for level, weight in zip(levels, trusted, strict=True):
+        if neighbours is not None:
+            near = neighbour_weights(neighbours.distances, settings.tau)
+            real = neighbours.rows[0] >= 0
+            add_component(mixed, neighbours.values[0][real], near[0][real], weights[1])
+        level_weights = tuple(level_weight(weights, level.length) for level in levels)
+        for level, weight in zip(levels, level_weights, strict=True):
             add_component(mixed, level.tokens, level.counts / level.total, weight)
-        return Prediction(prefix, mixed, lm, weights, nearest, near, levels, trusted, tuple(leads))
+        return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
 
-    def _language_model(self, prefix: NDArray[np.int64], sources: Sources | None) -> tuple[list[Lead], list[Next]]:
+    def _language_model(
+        self, prefix: NDArray[np.int64], retriever: Retriever | None
+    ) -> tuple[list[InContext], list[Next]]:
+        """One pass for each thing that is put before the text."""
         predictor = self._predictor
-        if predictor.leads is None or sources is None:
-            leads, start = [Lead()], window_at(len(prefix), predictor.windows).start
+        if predictor.context is None or retriever is None:
+            context, start = [InContext()], window_at(len(prefix), predictor.windows).start
         else:
-            frame = predictor.leads.frame_at(len(prefix))
-            mark = (frame.first, prefix[: frame.first].tobytes(), sources.content)
-            if self._known[0] != mark:
-                self._known = (mark, predictor.leads.find(prefix, frame, sources))
-            leads, start = self._known[1], frame.start
+            window = predictor.context.window_at(len(prefix))
+            mark = (window.first, prefix[: window.first].tobytes(), retriever.content)
+            if self._last_context[0] != mark:
+                self._last_context = (mark, predictor.context.find(prefix, window, retriever))
+            context, start = self._last_context[1], window.start
         key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
-        while len(self._decoders) < len(leads):
+        while len(self._decoders) < len(context):
             self._decoders.append(Decoder(predictor.model, key))
-        texts = [np.concatenate([lead.tokens, prefix[start:]]) for lead in leads]
-        return leads, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
+        texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
+        return context, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
 
-    def _query(self, prefix: NDArray[np.int64], outputs: list[Next]) -> NDArray[np.float32]:
+    def _key(self, prefix: NDArray[np.int64], outputs: list[Next]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""
         if not self._separate:
             return outputs[0].key[None]
         assert self._predictor.encoder is not None
-        frame = window_at(len(prefix), self._predictor.encoder.windows)
-        return self._key_decoder.read(prefix[frame.start :]).key[None]
+        window = window_at(len(prefix), self._predictor.encoder.windows)
+        return self._key_decoder.read(prefix[window.start :]).key[None]
 
 
-def _averaged(outputs: Sequence[Next], shares: Sequence[float]) -> Floats:
+def _average(outputs: Sequence[Next], shares: Sequence[float]) -> Floats:
     mean: Floats = np.average([output.probabilities for output in outputs], axis=0, weights=shares)
     return mean
 
 
-def _seen(peak: float, nearest: Nearest | None, levels: Sequence[Followers]) -> Seen:
-    """One position."""
+def _features(peak: float, neighbours: Neighbours | None, levels: Sequence[NextTokens]) -> Features:
+    """Of one position."""
     totals = np.zeros((1, len(ORDERS) + 1), dtype=np.int64)
     for level in levels:
         totals[0, level_column(level.length)] = level.total
     longest = max((level.length for level in levels), default=0)
-    closest = nearest.closest if nearest is not None else np.array([np.inf])
-    return Seen(np.array([peak]), closest, np.array([longest]), totals)
+    closest = neighbours.closest if neighbours is not None else np.array([np.inf])
+    return Features(np.array([peak]), closest, np.array([longest]), totals)

@@ -1,4 +1,4 @@
-"""The stores of a prediction as one source, each held at one generation: every answer comes from allowed documents.
+"""The stores of a prediction as one, each held at one generation: every answer comes from allowed documents.
 
 Neighbours of several stores are merged by distance, counts are added up, passages are merged by score. A store without
 a search has no part in it; one store at least must have it.
@@ -6,9 +6,9 @@ a search has no part in it; one store at least must have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,32 +19,13 @@ from silo.inference.settings import ORDERS
 from silo.search.ngram.index import Levels
 from silo.store.policy import Policy
 from silo.store.store import Store
-from silo.store.view import Passage, View
+from silo.store.view import Neighbours, Passage, View
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nearest:
-    """Neighbours [positions, k], nearest first: the number of the store, row and position there, next token, distance.
-
-    Row -1 and distance inf where none is left.
-    """
-
-    stores: Ints
-    rows: Ints
-    positions: Ints
-    values: Ints
-    distances: NDArray[np.float32]
-
-    @property
-    def closest(self) -> NDArray[np.float64]:
-        """The distance of the nearest of each position."""
-        return self.distances[:, 0].astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Followers:
+class NextTokens:
     """The tokens that follow a context of some length, with their counts."""
 
     length: int
@@ -53,7 +34,7 @@ class Followers:
     total: int
 
 
-class Sources:
+class Retriever:
     """Views of the stores, under one policy."""
 
     def __init__(self, stores: Sequence[Store], views: Sequence[View], policy: Policy) -> None:
@@ -62,21 +43,20 @@ class Sources:
         self.policy = policy
 
     def _with(self, search: str) -> list[int]:
-        found = [at for at, store in enumerate(self.stores) if search in store.config.searches]
-        if not found:
+        offering = [at for at, store in enumerate(self.stores) if search in store.config.searches]
+        if not offering:
             raise SiloError("search-missing", f"no store offers {search}")
-        return found
+        return offering
 
-    def nearest(self, keys: NDArray[np.float32], k: int, probes: int, *, threads: int = 0) -> Nearest:
+    def neighbours(self, keys: NDArray[np.float32], k: int, probes: int, *, threads: int = 0) -> Neighbours:
         """The nearest rows of all stores; `threads` is 0 for all there are."""
-        parts, names = [], []
+        ids = tuple(view.ids for view in self.views)
+        parts: dict[int, Neighbours] = {}
         for at in self._with("knn"):
             tables = self.stores[at].tested_tables()
-            found = self.views[at].search(tables, keys, k, self.policy, probes=probes, threads=threads)
-            stores = np.full(found.rows.shape, at, dtype=np.int64)
-            parts.append(Nearest(stores, found.rows, found.positions, found.values, found.distances))
-            names.append(found.names)
-        return parts[0] if len(parts) == 1 else _merged(parts, names, k)
+            part = self.views[at].search(tables, keys, k, self.policy, probes=probes, threads=threads)
+            parts[at] = replace(part, stores=np.full_like(part.stores, at), ids=ids)
+        return parts[at] if len(parts) == 1 else _merge(parts, k)
 
     def levels(self, ids: NDArray[Any], start: int = 0) -> Levels:
         """Counts before each of `ids[start:]`, added up over the stores."""
@@ -89,14 +69,14 @@ class Sources:
         totals, hits = np.sum([part.totals for part in parts], axis=0), np.sum([part.hits for part in parts], axis=0)
         return Levels(lengths, totals, hits)
 
-    def followers(self, prefix: NDArray[Any]) -> list[Followers]:
+    def next_tokens(self, prefix: NDArray[Any]) -> list[NextTokens]:
         """What follows the prefix's last tokens, for every order that occurs and the longest match, short to long."""
         longest = max(self.views[at].longest(prefix, self.policy) for at in self._with("ngram"))
         lengths = [order for order in ORDERS if order <= longest]
         lengths += [longest] if longest > ORDERS[-1] else []
-        return [self.followers_of(prefix[len(prefix) - length :]) for length in lengths]
+        return [self.next_tokens_after(prefix[len(prefix) - length :]) for length in lengths]
 
-    def followers_of(self, context: NDArray[Any]) -> Followers:
+    def next_tokens_after(self, context: NDArray[Any]) -> NextTokens:
         """What follows exactly these tokens."""
         parts = [self.views[at].followers(context, self.policy) for at in self._with("ngram")]
         tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
@@ -104,7 +84,7 @@ class Sources:
         if len(parts) > 1:
             tokens, where = np.unique(tokens, return_inverse=True)
             counts = np.bincount(where, weights=counts, minlength=len(tokens)).astype(np.int64)
-        return Followers(len(context), tokens, counts, sum(part.total for part in parts))
+        return NextTokens(len(context), tokens, counts, sum(part.total for part in parts))
 
     def holders(
         self, store: int, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
@@ -116,8 +96,8 @@ class Sources:
 
     def passages(self, text: str, k: int) -> list[tuple[int, Passage]]:
         """The best passages of all stores."""
-        found = [(at, item) for at in self._with("bm25") for item in self.views[at].passages(text, k, self.policy)]
-        return sorted(found, key=lambda pair: (-pair[1].score, pair[1].document, pair[1].first))[:k]
+        every = [(at, item) for at in self._with("bm25") for item in self.views[at].passages(text, k, self.policy)]
+        return sorted(every, key=lambda pair: (-pair[1].score, pair[1].document, pair[1].first))[:k]
 
     @property
     def content(self) -> tuple[tuple[str, frozenset[bytes]], ...]:
@@ -125,20 +105,26 @@ class Sources:
         return tuple((view.generation.fingerprint, view.dead) for view in self.views)
 
 
-def _merged(parts: Sequence[Nearest], names: Sequence[NDArray[np.void]], k: int) -> Nearest:
+def _merge(parts: Mapping[int, Neighbours], k: int) -> Neighbours:
     """The k nearest of several stores, sorted as one store sorts them: by distance, document and position."""
-    ids = [name.view(">u8").reshape(-1, 2)[part.rows] for part, name in zip(parts, names, strict=True)]
-    high, low = (np.concatenate([found[..., half] for found in ids], axis=1) for half in (0, 1))
     columns = {
-        name: np.concatenate([getattr(part, name) for part in parts], axis=1)
+        name: np.concatenate([getattr(part, name) for part in parts.values()], axis=1)
         for name in ("stores", "rows", "positions", "values", "distances")
     }
+    id_halves = [_id_halves(part.ids[store])[part.rows] for store, part in parts.items()]
+    high, low = (np.concatenate([halves[..., at] for halves in id_halves], axis=1) for at in (0, 1))
     order = np.lexsort((columns["positions"], low, high, columns["distances"]))[:, :k]
-    return Nearest(**{name: np.take_along_axis(column, order, axis=1) for name, column in columns.items()})
+    in_order = {name: np.take_along_axis(column, order, axis=1) for name, column in columns.items()}
+    return Neighbours(**in_order, ids=next(iter(parts.values())).ids)
+
+
+def _id_halves(ids: NDArray[np.void]) -> NDArray[np.uint64]:
+    """Ids as pairs of numbers that sort like them [ids + 1, 2]; the last one is for row -1, which is nobody's."""
+    return np.concatenate([ids.view(">u8").reshape(-1, 2), np.zeros((1, 2), dtype=">u8")])
 
 
 @contextmanager
-def reading(stores: Sequence[Store], policy: Policy) -> Iterator[Sources]:
+def reading(stores: Sequence[Store], policy: Policy) -> Iterator[Retriever]:
     """Hold every store at its latest generation."""
     with ExitStack() as stack:
-        yield Sources(stores, [stack.enter_context(store.reading()) for store in stores], policy)
+        yield Retriever(stores, [stack.enter_context(store.reading()) for store in stores], policy)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.inference.mix import Floats, mixed
-from silo.inference.observe import gather
+from silo.inference.observe import observe
 from silo.inference.predict import Predictor
 from silo.lm.scoring import Score, Text
 from silo.progress import Advance
@@ -56,8 +56,9 @@ def score_text(predictor: Predictor, text: Text, *, advance: Advance = lambda *_
     counted[:1] = False
     if len(text.ids) < 2:
         return Scored(text, np.zeros(len(text.ids)), np.ones((len(text.ids), 1)), counted)
-    found = gather(predictor, text.ids, advance=advance)
-    weights, components = found.weights(predictor.method, predictor.settings), found.components(predictor.method)
+    observed = observe(predictor, text.ids, advance=advance)
+    weights = observed.weights(predictor.method, predictor.settings)
+    components = observed.components(predictor.method)
     parts, total = weights * components, mixed(weights, components)
     total[0], parts[0, 0] = 1.0, 1.0
     smallest = np.finfo(np.float64).tiny

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
-from silo.inference.generate import Step, Wish, generate
+from silo.inference.context import ContextProvider
+from silo.inference.generate import GenerateOptions, Sampling, Step, generate
 from silo.inference.guard import Guard
-from silo.inference.notes import note
 from silo.inference.predict import Predictor, open_predictor
-from silo.inference.sampling import Sampling
 from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
+from silo.lm.model import LanguageModel
 from silo.lm.scoring import merged_stream
 from silo.store.policy_text import parse_policy
+from silo.store.usage import Share, Usage, append_usage
 
 
 class Session:
@@ -42,25 +44,34 @@ class Session:
         if guard is not None and not self.predictor.stores:
             raise SiloError("usage", "a guard needs a store: it protects the documents there")
         sampling = Sampling(temperature, top_k, top_p, seed)
-        marks = (stop,) if isinstance(stop, str) else tuple(stop)
-        wish = Wish(max_tokens, sampling, marks, None if guard is None else Guard(guard), neighbours)
-        return generate(self.predictor, prompt, wish)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        options = GenerateOptions(max_tokens, sampling, stops, None if guard is None else Guard(guard), neighbours)
+        return generate(self.predictor, prompt, options)
 
-    def answer(self, prompt: str, *, ledger: bool = False, **wish: Any) -> Answer:
-        """A whole continuation with its credits and notices; `wish` as for `generate`."""
-        return self.collect(prompt, list(self.generate(prompt, **wish)), ledger=ledger)
+    def answer(self, prompt: str, *, ledger: bool = False, **options: Any) -> Answer:
+        """A whole continuation with its credits and notices; options as for `generate`."""
+        return self.collect(prompt, list(self.generate(prompt, **options)), ledger=ledger)
 
     def collect(self, prompt: str, steps: Sequence[Step], *, ledger: bool = False) -> Answer:
         """The answer that finished steps make; with `ledger` the stores note it."""
         answer = Answer.of(self.predictor, prompt, steps)
         if ledger:
-            note(self.predictor, answer)
+            note_usage(self.predictor, answer)
         return answer
 
     def score(self, texts: str | Iterable[str]) -> Scored:
         """Score documents as one stream, as `silo score` does."""
         documents = [texts] if isinstance(texts, str) else texts
         return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))
+
+
+def note_usage(predictor: Predictor, answer: Answer) -> None:
+    """Append one request to the ledger of every store, which learns the shares of its own documents, and no text."""
+    now = datetime.now(UTC)
+    for number, store in enumerate(predictor.stores):
+        credited = (item for item in answer.documents if item.store == number and not item.context)
+        shares = {item.document: Share(item.owner, item.license, item.share) for item in credited}
+        append_usage(store.paths, Usage(now, len(answer.tokens), shares), holds=store.holds)
 
 
 def open_session(
@@ -72,9 +83,13 @@ def open_session(
     policy: str = "",
     encoder: str | Path | None = None,
     home: str | Path = "silo-home",
+    context: Callable[[LanguageModel], ContextProvider] | None = None,
     threads: int | None = None,
 ) -> Session:
-    """Open directories. `settings` may be a name saved by `silo store tune` in `home`; `policy` is an expression."""
+    """Open directories. `settings` may be a name saved by `silo store tune` in `home`; `policy` is an expression.
+
+    `context` makes what is put before the text by the method `ric`; passages as in the paper without it.
+    """
 
     def named(method: frozenset[str]) -> Settings:
         return load_settings(Path(home), str(settings), method)
@@ -86,6 +101,7 @@ def open_session(
         settings=named if isinstance(settings, str) else settings,
         policy=parse_policy(policy),
         encoder=encoder,
+        context=context,
         threads=threads,
     )
     return Session(predictor)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.files import read_json, write_json
 from silo.inference.gates import Floats, Gate, log_counts, log_nodes
-from silo.store.store import PROBES
+from silo.store.view import PROBES
 
 FORMAT = "silo-settings-1"
 FOLDER = "settings"
@@ -92,17 +92,17 @@ class Settings:
         """Where the LM, given its peak probability, is not sure enough to go without a token search."""
         return peaks < (self.skip if self.skip < 1 else np.inf)
 
-    def gates(self, method: frozenset[str], seen: Seen) -> Floats:
+    def gates(self, method: frozenset[str], features: Features) -> Floats:
         """The gates of all components but the LM [positions, components - 1]; 0 where a component found nothing."""
         columns = []
         if "knn" in method:
-            gate = self.knn.of(seen.nearest, seen.peaks, log_counts(seen.lengths))
-            columns.append(np.where(np.isfinite(seen.nearest), gate, 0.0)[:, None])
+            gate = self.knn.of(features.closest, features.peaks, log_counts(features.lengths))
+            columns.append(np.where(np.isfinite(features.closest), gate, 0.0)[:, None])
         if "ngram" in method:
-            counts = seen.totals.ravel()
-            gate = self.ngram.of(log_counts(seen.level_lengths().ravel()), log_counts(counts))
-            columns.append(np.where(counts > 0, gate, 0.0).reshape(seen.totals.shape))
-        return np.concatenate(columns, axis=1) if columns else np.empty((len(seen.peaks), 0))
+            counts = features.totals.ravel()
+            gate = self.ngram.of(log_counts(features.level_lengths().ravel()), log_counts(counts))
+            columns.append(np.where(counts > 0, gate, 0.0).reshape(features.totals.shape))
+        return np.concatenate(columns, axis=1) if columns else np.empty((len(features.peaks), 0))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -117,12 +117,12 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class Features:
     """What is known of each position before its token: the LM's peak probability, the distance of the nearest neighbour
     (inf without one), the length of the longest match, and the count of each level (orders, then the longest)."""
 
     peaks: Floats
-    nearest: Floats
+    closest: Floats
     lengths: NDArray[np.integer[Any]]
     totals: NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from silo.corpus.corpus import Corpus
 from silo.evaluation.tune import first_tokens, tune
 from silo.files import read_json, write_json
 from silo.inference.answer import Answer
-from silo.inference.generate import Wish, generate
+from silo.inference.generate import GenerateOptions, generate
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings, save_settings
@@ -35,7 +35,7 @@ from silo.recipe import CorpusRecipe, SourceRecipe, TrainRecipe
 from silo.records import Document, Tier
 from silo.search.knn.codec import CodecSettings
 from silo.store.erasure.receipt import check_receipt, read_receipt
-from silo.store.generation import LOG
+from silo.store.paths import StorePaths
 from silo.store.policy import Selector
 from silo.store.store import Store
 from silo.text.tokenizer import load_tokenizer
@@ -254,7 +254,7 @@ class _Demo:
         predictor = open_predictor(
             self._model, [self._store], method="knn+ngram", settings=settings["knn+ngram"], threads=1
         )
-        steps = list(generate(predictor, prompt, Wish(self._sizes.written_tokens)))
+        steps = list(generate(predictor, prompt, GenerateOptions(self._sizes.written_tokens)))
         answer = Answer.of(predictor, prompt, steps)
         self._found.answers[name] = answer
         self._found.facts[name] = {
@@ -293,7 +293,7 @@ class _Demo:
     def _prove(self, corpus: Corpus) -> None:
         receipt = Path(self._found.facts["opt_out"]["receipt"])
         key = (self._store / "keys" / "receipts.pem.pub").read_bytes()
-        checked = check_receipt(read_receipt(receipt), key=key, journal=self._store / LOG)
+        checked = check_receipt(read_receipt(receipt), key=key, log=StorePaths(self._store).log)
         audit = verify_model(self._model, corpus=str(corpus.root))
         store: Store = open_store(self._store)
         verified = store.verify(advance=self._advance)

@@ -16,13 +16,14 @@ import numpy as np
 from silo.corpus.stages import read_documents
 from silo.errors import SiloError
 from silo.files import read_json, remove_tree
-from silo.inference.context import Lead, LeadFinder, Tokens
+from silo.inference.context import InContext, Tokens
 from silo.inference.gates import Gate, log_nodes
-from silo.inference.retrieval import Sources
+from silo.inference.retrieval import Retriever
 from silo.inference.session import Session, open_session
-from silo.inference.settings import Ric, Settings
+from silo.inference.settings import Settings
 from silo.lm.codec import FOLDER
 from silo.lm.model import LanguageModel
+from silo.lm.scoring import Windows
 from silo.lm.tokenizer import FILE
 from silo.lm.windows import Frame, window_at
 from silo.pairing import create_store, open_store
@@ -91,32 +92,40 @@ def first_words(store: Store) -> str:
 
 def open_for_question(model: Path, store: Path, question: str) -> Session:
     """A session that writes the answer, from an empty prompt until one of `ANSWER_STOPS`."""
-    session = open_session(model, store, method="ngram+ric", settings=Settings(ngram=_QUOTING), threads=1)
-    session.predictor.leads = QuestionLead(session.predictor.model, question)
-    return session
+    return open_session(
+        model,
+        store,
+        method="ngram+ric",
+        settings=Settings(ngram=_QUOTING),
+        context=lambda language_model: QuestionContext(language_model, question),
+        threads=1,
+    )
 
 
-class QuestionLead(LeadFinder):
-    """Before an answer stands a chat with the question and the passages found for it."""
+class QuestionContext:
+    """Before an answer stands a chat with the question and the passages found for it; the answer has the other half."""
 
     def __init__(self, model: LanguageModel, question: str) -> None:
-        super().__init__(model.context, Ric(passages=PASSAGES), model.tokenizer)
+        self._tokenizer = model.tokenizer
         self._marks = _chat_marks(model.root)
         self._question = question
-        self._each = (self.room - len(self._chat(""))) // PASSAGES
+        room = min(model.context // 2, model.context - 3)
+        length = model.context - room - 1
+        self._windows = Windows(length, max(1, length // 2))
+        self._each = (room - len(self._chat(""))) // PASSAGES
         if self._each < 1:
             raise SiloError("usage", f"the question leaves no room for passages in {model.context} tokens of context")
 
-    def frame_at(self, position: int) -> Frame:
+    def window_at(self, position: int) -> Frame:
         """Windows of the answer, without the beginning-of-text token: a chat model knows it as the end."""
-        frame = window_at(position, self.windows)
-        return replace(frame, start=max(1, frame.start))
+        window = window_at(position, self._windows)
+        return replace(window, start=max(1, window.start))
 
-    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:  # noqa: ARG002
-        """The same lead for every window; the best passage stands next to the question."""
-        found = _apart(sources.passages(self._question, 8 * PASSAGES))[:PASSAGES]
-        texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(found)]
-        return [Lead(self._chat("".join(f"{text}\n\n" for text in texts)), passages=tuple(found))]
+    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:  # noqa: ARG002
+        """The same for every window; the best passage stands next to the question."""
+        best = _leave_out_overlaps(retriever.passages(self._question, 8 * PASSAGES))[:PASSAGES]
+        texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(best)]
+        return [InContext(self._chat("".join(f"{text}\n\n" for text in texts)), passages=tuple(best))]
 
     def _chat(self, passages: str) -> Tokens:
         """Finished turns and the opening of the answer. Marks are ids here; in the texts they stay text."""
@@ -127,8 +136,8 @@ class QuestionLead(LeadFinder):
         return np.array([*ids, self._marks[TURN], *self._ids("assistant\n")], dtype=np.int64)
 
     def _ids(self, text: str) -> list[int]:
-        (found,) = self._tokenizer.encode([text])
-        return [int(token) for token in found]
+        (ids,) = self._tokenizer.encode([text])
+        return [int(token) for token in ids]
 
 
 def _chat_marks(model: Path) -> Mapping[str, int]:
@@ -141,10 +150,10 @@ def _chat_marks(model: Path) -> Mapping[str, int]:
     return known
 
 
-def _apart(found: Sequence[tuple[int, Passage]]) -> list[tuple[int, Passage]]:
+def _leave_out_overlaps(passages: Sequence[tuple[int, Passage]]) -> list[tuple[int, Passage]]:
     """Without passages that overlap a better one: a text that stands there twice is repeated again and again."""
     kept: list[tuple[int, Passage]] = []
-    for store, one in found:
+    for store, one in passages:
         if all(one.document != other.document or one.end <= other.first or other.end <= one.first for _, other in kept):
             kept.append((store, one))
     return kept

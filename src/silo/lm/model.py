@@ -204,10 +204,7 @@ def open_manifest(root: Path) -> dict[str, Any]:
     if not (root / MANIFEST).exists():
         require_safetensors(root)
         return {**UNVERIFIED, "files": file_checksums(root)}
-    try:
-        manifest = read_manifest(root, "not-a-model")
-    except SiloError as error:
-        raise SiloError("model-damaged" if error.code == "corpus-damaged" else error.code, error.message) from None
+    manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
     if manifest.get("format") != FORMAT:
         raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
     return manifest

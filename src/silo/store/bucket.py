@@ -59,15 +59,15 @@ TIERS = ("pd", "sw", "by", "restricted")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EncodedDocument:
     """One document on its way into a bucket: its record, its tokens, and per key the list and the code.
 
     `lists` and `codes` are empty where the store has no token search.
     """
 
     id: bytes
-    mark: bytes
-    frame: bytes
+    text_hash: bytes
+    record: bytes
     text_bytes: int
     tokens: NDArray[np.unsignedinteger[Any]]
     lists: NDArray[np.int32]
@@ -76,8 +76,8 @@ class Part:
     @property
     def element(self) -> bytes:
         """What the digest of a store adds up: everything that is kept of a document."""
-        marks = (hashlib.sha256(unpack(self.frame)).digest(), *(_sha256(item) for item in self._arrays()))
-        return self.id + b"".join(marks)
+        hashes = (hashlib.sha256(unpack(self.record)).digest(), *(_sha256(item) for item in self._arrays()))
+        return self.id + b"".join(hashes)
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         return self.tokens.astype("<u4"), self.lists.astype("<i4"), self.codes
@@ -92,48 +92,54 @@ def pack(document: Document) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(canonical_json(document.as_json()))
 
 
-def unpack(frame: bytes | memoryview) -> bytes:
-    """The canonical JSON behind a record."""
-    return zstandard.ZstdDecompressor().decompress(frame)
+def unpack(record: bytes | memoryview) -> bytes:
+    """The canonical JSON behind a packed record."""
+    return zstandard.ZstdDecompressor().decompress(record)
 
 
-def assemble(parts: Sequence[Part], sections: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """The bytes of a bucket in pieces: the documents of `parts`, in the order of their ids, and what searches add."""
-    records = [json.loads(unpack(part.frame)) for part in parts]
+def assemble(documents: Sequence[EncodedDocument], sections: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    """The bytes of a bucket in pieces: documents in the order of their ids, and the sections that searches add."""
+    records = [json.loads(unpack(document.record)) for document in documents]
     names = {name: sorted({record[name] for record in records}) for name in NAMED}
-    index = np.zeros(len(parts), dtype=ENTRY)
-    first = record_at = 0
-    numbers = {name: {value: at for at, value in enumerate(values)} for name, values in names.items()}
-    for at, (part, record) in enumerate(zip(parts, records, strict=True)):
-        row = index[at]
-        row["id"], row["mark"] = np.void(part.id), np.void(part.mark)
-        row["external"] = external_mark(record["external_id"])
-        row["first"], row["tokens"] = first, len(part.tokens)
-        row["record"], row["record_bytes"], row["text_bytes"] = record_at, len(part.frame), part.text_bytes
-        row["tier"], row["rights"] = TIERS.index(record["tier"]), _rights_bits(record["rights"])
-        row["quote"] = record["rights"]["quote"]
-        for name in NAMED:
-            row[name] = numbers[name][record[name]]
-        first += len(part.tokens)
-        record_at += len(part.frame)
-    frames = np.frombuffer(b"".join(part.frame for part in parts), dtype=np.uint8)
-    digest = Digest.of(part.element for part in parts)
-    external = [record["external_id"].encode() for record in records]
+    external_ids = [record["external_id"].encode() for record in records]
+    digest = Digest.of(document.element for document in documents)
     common = {
-        "index": index,
-        "external_ids": np.frombuffer(b"".join(external), dtype=np.uint8),
-        "external_ends": np.cumsum([len(name) for name in external], dtype="<u4"),
-        "records": frames,
+        "index": _index(documents, records, names),
+        "external_ids": np.frombuffer(b"".join(external_ids), dtype=np.uint8),
+        "external_ends": np.cumsum([len(name) for name in external_ids], dtype="<u4"),
+        "records": np.frombuffer(b"".join(document.record for document in documents), dtype=np.uint8),
         "digest": np.frombuffer(digest.as_bytes(), dtype=np.uint8),
-        "tokens": np.concatenate([part.tokens for part in parts]),
+        "tokens": np.concatenate([document.tokens for document in documents]),
     }
     return _pieces(names, {**common, **sections})
 
 
-def external_mark(external_id: str) -> int:
+def _index(
+    documents: Sequence[EncodedDocument], records: Sequence[Mapping[str, Any]], names: Mapping[str, list[str]]
+) -> NDArray[np.void]:
+    """One `ENTRY` per document."""
+    numbers = {name: {value: at for at, value in enumerate(values)} for name, values in names.items()}
+    index = np.zeros(len(documents), dtype=ENTRY)
+    first = record_at = 0
+    for row, document, record in zip(index, documents, records, strict=True):
+        row["id"], row["mark"] = np.void(document.id), np.void(document.text_hash)
+        row["external"] = external_id_hash(record["external_id"])
+        row["first"], row["tokens"] = first, len(document.tokens)
+        row["record"], row["record_bytes"] = record_at, len(document.record)
+        row["text_bytes"] = document.text_bytes
+        row["tier"], row["rights"] = TIERS.index(record["tier"]), _rights_bits(record["rights"])
+        row["quote"] = record["rights"]["quote"]
+        for name in NAMED:
+            row[name] = numbers[name][record[name]]
+        first += len(document.tokens)
+        record_at += len(document.record)
+    return index
+
+
+def external_id_hash(external_id: str) -> int:
     """Eight bytes by which a document is found under the id its record had."""
-    found = hashlib.blake2b(external_id.encode(), digest_size=8, person=b"silo-external").digest()
-    return int.from_bytes(found, "little")
+    digest = hashlib.blake2b(external_id.encode(), digest_size=8, person=b"silo-external").digest()
+    return int.from_bytes(digest, "little")
 
 
 def _rights_bits(rights: Mapping[str, Any]) -> int:
@@ -165,8 +171,8 @@ class Bucket:
         size = int.from_bytes(view[8:16], "little")
         magic = bytes(view[:8])
         if magic != MAGIC and magic[:7] == MAGIC[:7]:
-            said = f"bucket {prefix or 'root'} has the format {magic.decode(errors='replace')}, not {MAGIC.decode()}"
-            raise SiloError("store-mismatch", said, "another version of silo made this store: make it again")
+            message = f"bucket {prefix or 'root'} has the format {magic.decode(errors='replace')}, not {MAGIC.decode()}"
+            raise SiloError("store-mismatch", message, "another version of silo made this store: make it again")
         if magic != MAGIC or size > len(view):
             raise SiloError("store-damaged", f"bucket {prefix or 'root'} is not a bucket")
         header = json.loads(bytes(view[16 : 16 + size]))
@@ -188,12 +194,12 @@ class Bucket:
             raise SiloError("store-damaged", f"{path} differs from the manifest")
         return cls(prefix, data)
 
-    def derived(self, make: Callable[..., T], *given: Any) -> T:
+    def derive(self, make: Callable[..., T], *arguments: Any) -> T:
         """What `make` gives, made once: the same bucket always gives the same object."""
         if make not in self._derived:
-            self._derived[make] = make(*given)
-        found: T = self._derived[make]
-        return found
+            self._derived[make] = make(*arguments)
+        result: T = self._derived[make]
+        return result
 
     def __len__(self) -> int:
         return len(self.index)
@@ -202,10 +208,6 @@ class Bucket:
     def digest(self) -> Digest:
         """The sum over its documents, as it was written."""
         return Digest.from_bytes(self.sections["digest"].tobytes())
-
-    def ids(self) -> list[str]:
-        """The id of every document."""
-        return [entry.tobytes().hex() for entry in self.index["id"]]
 
     def find(self, document: bytes) -> int:
         """The row of a document, -1 if it is not here."""
@@ -218,7 +220,7 @@ class Bucket:
                 high = middle
         return low if low < len(self.index) and self.index[low]["id"].tobytes() == document else -1
 
-    def frame(self, row: int) -> bytes:
+    def record(self, row: int) -> bytes:
         """The packed record of a document."""
         entry = self.index[row]
         start = int(entry["record"])
@@ -226,31 +228,23 @@ class Bucket:
 
     def document(self, row: int) -> Document:
         """One document."""
-        return Document.from_json(json.loads(unpack(self.frame(row))))
-
-    def documents(self) -> Iterator[Document]:
-        """All documents in the order of their ids."""
-        return map(self.document, range(len(self)))
+        return Document.from_json(json.loads(unpack(self.record(row))))
 
     def external_id(self, row: int) -> str:
         """The id that a document's record had."""
         ends = self.sections["external_ends"]
         return self.sections["external_ids"][ends[row - 1] if row else 0 : ends[row]].tobytes().decode()
 
-    def name(self, row: int, kind: str) -> str:
-        """The owner, source, domain or licence of a document."""
-        return self.names[kind][int(self.index[row][kind])]
-
-    def parts(self) -> Iterator[Part]:
+    def encoded_documents(self) -> Iterator[EncodedDocument]:
         """The documents in the form they can be put into another bucket, codes in the order of the tokens."""
         lists, codes = self._keys_by_place()
         for row, entry in enumerate(self.index):
             first, count = int(entry["first"]), int(entry["tokens"])
             keys = slice(first + 1, first + count) if len(lists) else slice(0, 0)
-            yield Part(
+            yield EncodedDocument(
                 id=entry["id"].tobytes(),
-                mark=entry["mark"].tobytes(),
-                frame=self.frame(row),
+                text_hash=entry["mark"].tobytes(),
+                record=self.record(row),
                 text_bytes=int(entry["text_bytes"]),
                 tokens=self.tokens[first : first + count],
                 lists=lists[keys],
@@ -260,11 +254,11 @@ class Bucket:
     def _keys_by_place(self) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         if "places" not in self.sections:
             return np.empty(0, dtype=np.int32), np.empty((0, 0), dtype=np.uint8)
-        offsets, places, held = (self.sections[name] for name in ("lists", "places", "codes"))
+        offsets, places, by_list = (self.sections[name] for name in ("lists", "places", "codes"))
         lists = np.zeros(len(self.tokens), dtype=np.int32)
-        codes = np.zeros((len(self.tokens), held.shape[1]), dtype=np.uint8)
+        codes = np.zeros((len(self.tokens), by_list.shape[1]), dtype=np.uint8)
         lists[places] = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), offsets[1:] - offsets[:-1])
-        codes[places] = held
+        codes[places] = by_list
         return lists, codes
 
 

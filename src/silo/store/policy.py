@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.store.bucket import NAMED, TIERS, Bucket, external_mark
+from silo.store.bucket import NAMED, TIERS, Bucket, external_id_hash
 
 Mask = NDArray[np.bool_]
 Names = frozenset[str]
@@ -176,7 +176,7 @@ def _with_id(bucket: Bucket, name: str) -> Mask:
         if row >= 0:
             mask[row] = True
             return mask
-    for row in np.flatnonzero(bucket.index["external"] == external_mark(name)).tolist():
+    for row in np.flatnonzero(bucket.index["external"] == external_id_hash(name)).tolist():
         mask[row] = bucket.external_id(row) == name
     return mask
 

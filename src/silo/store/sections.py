@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from silo.search.bm25.words import PassageArrays, build, cut, terms
 from silo.search.knn.index import KeyRows
 from silo.search.ngram.index import Suffixes, Tokens, suffix_array
-from silo.store.bucket import Bucket, Part
-from silo.store.config import StoreConfig
+from silo.store.bucket import Bucket, EncodedDocument
+from silo.store.manifest import StoreConfig
 from silo.text.tokenizer import Tokenizer
 
 Arrays = dict[str, NDArray[Any]]
@@ -26,38 +26,40 @@ KEY_SECTIONS = ("lists", "codes", "places", "tokens")
 """Keys, provenance and values."""
 
 
-def search_sections(parts: Sequence[Part], config: StoreConfig, tokenizer: Tokenizer, lists: int) -> Arrays:
+def search_sections(
+    documents: Sequence[EncodedDocument], config: StoreConfig, tokenizer: Tokenizer, lists: int
+) -> Arrays:
     """The sections of every search that the configuration names; `lists` is the codec's number of lists."""
     sections: Arrays = {}
     if "knn" in config.searches:
-        sections |= _key_sections(parts, lists)
+        sections |= _key_sections(documents, lists)
     if "ngram" in config.searches:
-        sections["suffixes"] = suffix_array(np.concatenate([part.tokens for part in parts])).astype("<u4")
+        sections["suffixes"] = suffix_array(np.concatenate([document.tokens for document in documents])).astype("<u4")
     if "bm25" in config.searches:
-        sections |= _passage_sections(parts, config, tokenizer)
+        sections |= _passage_sections(documents, config, tokenizer)
     return sections
 
 
-def _key_sections(parts: Sequence[Part], lists: int) -> Arrays:
+def _key_sections(documents: Sequence[EncodedDocument], lists: int) -> Arrays:
     """Rows by list, then by place. The first token of a document has no key."""
-    sizes = np.array([len(part.tokens) for part in parts], dtype=np.int64)
+    sizes = np.array([len(document.tokens) for document in documents], dtype=np.int64)
     has_key = np.ones(int(sizes.sum()), dtype=np.bool_)
     has_key[np.cumsum(sizes) - sizes] = False
     places = np.flatnonzero(has_key)
-    numbers = np.concatenate([part.lists for part in parts])
+    numbers = np.concatenate([document.lists for document in documents])
     order = np.argsort(numbers, kind="stable")
     offsets = np.searchsorted(numbers[order], np.arange(lists + 1))
-    codes = np.concatenate([part.codes for part in parts])
+    codes = np.concatenate([document.codes for document in documents])
     return {"lists": offsets.astype("<u4"), "codes": codes[order], "places": places[order].astype("<u4")}
 
 
-def _passage_sections(parts: Sequence[Part], config: StoreConfig, tokenizer: Tokenizer) -> Arrays:
+def _passage_sections(documents: Sequence[EncodedDocument], config: StoreConfig, tokenizer: Tokenizer) -> Arrays:
     """Passages lie between the first token of a document, which stands for no text, and its end."""
-    sizes = [len(part.tokens) - 1 for part in parts]
+    sizes = [len(document.tokens) - 1 for document in documents]
     spans = cut(sizes, length=config.passage_tokens, stride=config.passage_stride)
     words = [
-        terms(tokenizer.decode(parts[document].tokens[1 + first : 1 + end].astype(np.uint32)))
-        for document, first, end in zip(spans.documents, spans.firsts, spans.ends, strict=True)
+        terms(tokenizer.decode(documents[row].tokens[1 + first : 1 + end].astype(np.uint32)))
+        for row, first, end in zip(spans.documents, spans.firsts, spans.ends, strict=True)
     ]
     made = build(words, spans)
     return {f"passages.{item.name}": getattr(made, item.name) for item in fields(made)}
@@ -65,7 +67,7 @@ def _passage_sections(parts: Sequence[Part], config: StoreConfig, tokenizer: Tok
 
 def key_rows(bucket: Bucket) -> KeyRows:
     """What the token search reads."""
-    return bucket.derived(KeyRows, *(bucket.sections[name] for name in ("lists", "codes", "places")))
+    return bucket.derive(KeyRows, *(bucket.sections[name] for name in ("lists", "codes", "places")))
 
 
 def suffix_text(bucket: Bucket) -> tuple[Tokens, Suffixes]:

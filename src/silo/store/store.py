@@ -1,65 +1,86 @@
 """An opened store: add, erase, search; what was erased never comes back, and no trace of it is left.
 
-On disk: `data/` (the documents: manifest and buckets, see `generation`), and beside it `codec/` and `tokenizer.json`
-(copies of the model's), `log.jsonl`, `receipts/`, `keys/`, `suppression/`, `pending.json` (an erasure under way),
-`readers/` and `lock` (who reads and who writes), `adding/` (documents on their way, removed in the end).
-One process writes at a time, any number read; every query sees the latest generation.
+On disk: see `paths`. One process writes at a time, any number read; every query sees the latest generation.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, commit, exclusive, is_held, remove_file, remove_tree, write_atomic
+from silo.files import commit, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document
 from silo.search.bm25.words import ANALYSIS
-from silo.search.knn.codec import Codec
-from silo.search.knn.index import SearchTables
 from silo.store.add import Added, add_documents
-from silo.store.config import BUCKET_BYTES, Encoder, StoreConfig, chosen_searches
+from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.erase import Erased, Listing, erase, finish_erasure, pending_documents
-from silo.store.erasure.log import Journal
+from silo.store.erasure.erase import (
+    Erased,
+    ListModels,
+    PendingErasure,
+    accept,
+    check_removal,
+    choose_documents,
+    remove_documents,
+    sign_receipt,
+)
+from silo.store.erasure.log import AuditLog
 from silo.store.erasure.suppression import Suppression
-from silo.store.erasure.verify import Verified, self_test, verify
-from silo.store.generation import BUCKETS, LOG, READERS, read_generation, remove_strays, write_generation
+from silo.store.manifest import (
+    BUCKET_BYTES,
+    StoreConfig,
+    chosen_searches,
+    read_generation,
+    remove_strays,
+    write_generation,
+)
+from silo.store.paths import StorePaths
 from silo.store.policy import EVERYTHING, Policy, Selector
 from silo.store.sections import KEY_SECTIONS, section_bytes
-from silo.store.view import Following, Neighbours, Passage, View, open_view
-from silo.store.write import Change, Workshop, apply
+from silo.store.usage import redact_usage
+from silo.store.view import PROBES, Continuations, Neighbours, Passage, View, open_view
+from silo.store.write import BucketBuilder, Change, apply_change
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
-DATA, CODEC, TOKENIZER, LOCK, ADDING, PENDING = "data", "codec", "tokenizer.json", "lock", "adding", "pending.json"
-PROBES = 8
+if TYPE_CHECKING:
+    from silo.search.knn.codec import Codec
+    from silo.search.knn.index import SearchTables
+    from silo.store.erasure.verify import Verified
+
 _WATCH_SECONDS = 0.2
 
 
 class Store:
-    """A store directory. `encoder` is needed to add documents, and must be the model the store was made with."""
+    """A store directory. `encoder` is needed to add documents, and must be the model the store was made with.
 
-    def __init__(self, root: Path, config: StoreConfig, tokenizer: Tokenizer, tables: SearchTables | None) -> None:
+    `list_models` says for a receipt which models were trained on a document.
+    """
+
+    def __init__(self, root: Path, config: StoreConfig, tokenizer: Tokenizer, codec: Codec | None) -> None:
         self.root = root
+        self.paths = StorePaths(root)
         self.config = config
         self.tokenizer = tokenizer
-        self.tables = tables
+        self.codec = codec
         self.encoder: Encoder | None = None
-        self.listing: Listing = lambda _: ()
+        self.list_models: ListModels = lambda _: ()
         self.failed = False
         self.recall: float | None = None
+        self._tables: SearchTables | None = None
         self._guard = threading.RLock()
         self._users: dict[View, int] = {}
         self._view: View | None = None
         self._seen: Any = None
-        self._journal: Journal | None = None
+        self._log: AuditLog | None = None
 
     @classmethod
     def create(
@@ -93,39 +114,37 @@ class Store:
             analysis=ANALYSIS if bm25 else "",
             bucket_bytes=bucket_bytes,
         )
-        fresh = root.with_name(root.name + ".creating")
-        remove_tree(fresh)
-        (fresh / DATA / BUCKETS).mkdir(parents=True)
+        fresh = StorePaths(root.with_name(root.name + ".creating"))
+        remove_tree(fresh.root)
+        fresh.buckets.mkdir(parents=True)
         if tokenizer_file is not None:
-            write_atomic(fresh / TOKENIZER, tokenizer_file.read_bytes())
+            write_atomic(fresh.tokenizer, tokenizer_file.read_bytes())
         if knn and codec is not None:
-            codec.save(fresh / CODEC)
-        write_generation(fresh / DATA, config, {}, Digest.of())
+            codec.save(fresh.codec)
+        write_generation(fresh, config, {}, Digest.of())
         remove_tree(root)
-        commit(fresh, root)
+        commit(fresh.root, root)
         return cls.open(root, encoder)
 
     @classmethod
-    def open(cls, root: Path, encoder: Encoder | None = None, *, listing: Listing = lambda _: ()) -> Store:
-        """Open a store. What a crash left unfinished is finished first, if nobody else is writing.
-
-        `listing` says for a receipt which models were trained on a document.
-        """
-        if not (root / DATA / MANIFEST).is_file():
+    def open(cls, root: Path, encoder: Encoder | None = None, *, list_models: ListModels = lambda _: ()) -> Store:
+        """Open a store. What a crash left unfinished is finished first, if nobody else is writing."""
+        paths = StorePaths(root)
+        if not paths.manifest.is_file():
             raise SiloError("not-a-store", f"{root} is not a store")
-        config = read_generation(root / DATA).config
-        file = root / TOKENIZER
-        tokenizer = load_tokenizer(str(file) if file.exists() else None)
+        config = read_generation(paths).config
+        tokenizer = load_tokenizer(str(paths.tokenizer) if paths.tokenizer.exists() else None)
         _require_same("tokenizer", tokenizer.fingerprint, config.tokenizer)
         if config.analysis not in ("", ANALYSIS):
             raise SiloError("store-mismatch", f"words were cut by {config.analysis}, here they are by {ANALYSIS}")
-        tables = None
+        codec = None
         if "knn" in config.searches:
-            codec = Codec.open(root / CODEC)
+            from silo.search.knn.codec import Codec
+
+            codec = Codec.open(paths.codec)
             _require_same("codec", codec.fingerprint, config.codec)
-            tables = SearchTables.of(codec)
-        store = cls(root, config, tokenizer, tables)
-        store.listing = listing
+        store = cls(root, config, tokenizer, codec)
+        store.list_models = list_models
         if encoder is not None:
             store.use(encoder)
         store.recover()
@@ -143,21 +162,20 @@ class Store:
     def recover(self) -> None:
         """Finish what a crash left unfinished; somebody else who is writing does it otherwise."""
         try:
-            with exclusive(self.root / LOCK):
-                remove_tree(self.root / ADDING)
-                remove_strays(self.root / DATA, read_generation(self.root / DATA))
+            with exclusive(self.paths.lock):
+                remove_tree(self.paths.adding)
+                remove_strays(self.paths, read_generation(self.paths))
                 self._forget_readers()
-                if (self.root / PENDING).exists():
-                    finish_erasure(self)
+                self._finish_erasure()
         except SiloError as error:
             if error.code != "busy":
                 raise
 
     def _forget_readers(self) -> None:
         """Remove the locks of generations that nobody reads any more."""
-        current = read_generation(self.root / DATA).fingerprint[:32]
-        for lock in (self.root / READERS).glob("*"):
-            if lock.name != current and not is_held(lock):
+        current = self.paths.reader_lock(read_generation(self.paths).fingerprint)
+        for lock in self.paths.readers.glob("*"):
+            if lock != current and not is_held(lock):
                 remove_file(lock)
 
     # reading
@@ -201,21 +219,22 @@ class Store:
     def _open_latest(self) -> View:
         """Open what the manifest names; a generation that ends meanwhile is left at once."""
         while True:
-            generation = read_generation(self.root / DATA)
-            dead = pending_documents(self.root / PENDING)
+            generation = read_generation(self.paths)
+            pending = PendingErasure.read(self.paths.pending)
+            dead = pending.ids if pending else frozenset[bytes]()
             view = None
             try:
-                view = open_view(self.root, generation, dead, self._view)
-                if read_generation(self.root / DATA).fingerprint == generation.fingerprint:
+                view = open_view(self.paths, generation, dead, self._view)
+                if read_generation(self.paths).fingerprint == generation.fingerprint:
                     return view
             except SiloError:
-                if read_generation(self.root / DATA).fingerprint == generation.fingerprint:
+                if read_generation(self.paths).fingerprint == generation.fingerprint:
                     raise
             if view is not None:
                 view.close()
 
     def _signature(self) -> tuple[Any, ...]:
-        return tuple(_stat(self.root / name) for name in (f"{DATA}/{MANIFEST}", PENDING))
+        return _stat(self.paths.manifest), _stat(self.paths.pending)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -233,15 +252,26 @@ class Store:
         """What token search needs of the codec; before the first search of an opened store the search is tested."""
         if self.recall is None:
             self.recall = self.self_test()["recall"]
-        return self.search_tables()
+        return self._search_tables()
 
-    def search_tables(self) -> SearchTables:
-        """What token search needs of the codec."""
+    def _search_tables(self) -> SearchTables:
+        from silo.search.knn.index import SearchTables
+
         self.config.require("knn")
-        assert self.tables is not None
-        return self.tables
+        assert self.codec is not None
+        with self._guard:
+            if self._tables is None:
+                self._tables = SearchTables.of(self.codec)
+            return self._tables
 
-    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Following:
+    def self_test(self) -> dict[str, float]:
+        """Compare token search with exact distances on sampled keys; refuses a search that finds too little."""
+        from silo.store.erasure.verify import self_test
+
+        with self.reading() as view:
+            return self_test(view, self._search_tables())
+
+    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest suffix of the prefix that allowed documents hold."""
         self.config.require("ngram")
         with self.reading() as view:
@@ -258,6 +288,11 @@ class Store:
         with self.reading() as view:
             yield from view.documents(selector)
 
+    def holds(self, document: str) -> bool:
+        """Does the store hold this document now, and is it not being erased?"""
+        with self.reading() as view:
+            return view.holds(document)
+
     def digest(self) -> str:
         """One value for the whole content: equal documents and configuration, equal digest."""
         with self.reading() as view:
@@ -269,7 +304,7 @@ class Store:
             totals = view.generation.totals
             rows = max(1, totals["tokens"] - totals["documents"])
             sections = section_bytes(view.buckets)
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "searches": ", ".join(self.config.searches),
             **totals,
             "buckets": len(view.buckets),
@@ -277,103 +312,155 @@ class Store:
             "ngram_bytes_per_token": round(sections["suffixes"] / rows, 2),
             "bm25_bytes_per_token": round(sections["passages"] / rows, 2),
             "record_bytes_per_token": round((sections["records"] + sections["index"]) / rows, 2),
-            "kept_out": len(Suppression.open(self.root)),
+            "kept_out": len(Suppression.open(self.paths.suppression)),
             "digest": view.generation.digest,
         }
-        return found | (self.self_test() if self.tables else {})
+        return figures | (self.self_test() if self.codec else {})
 
     def verify(self, *, keys: bool = False, advance: Advance = lambda *_: None) -> Verified:
         """Check every file against the manifest and make every bucket again from its documents; `keys` too."""
-        return verify(self, keys=keys, advance=advance)
+        from silo.store.erasure.verify import verify
 
-    def self_test(self) -> dict[str, float]:
-        """Compare token search with exact distances on sampled keys; refuses a search that finds too little."""
-        return self_test(self)
+        pipeline = self._pipeline("encoding again") if keys else None
+        with self.reading() as view:
+            return verify(view, paths=self.paths, builder=self._builder(), pipeline=pipeline, advance=advance)
 
     # writing
 
     @contextmanager
-    def writing(self) -> Iterator[Workshop]:
+    def writing(self) -> Iterator[None]:
         """Be the one writer. After a write that failed nothing more is written until the store is opened again."""
         if self.failed:
             raise SiloError("disk-failed", f"an earlier write to {self.root} failed", "open the store again")
-        with exclusive(self.root / LOCK):
+        with exclusive(self.paths.lock):
             try:
-                yield self.workshop()
+                yield
             except (SiloError, OSError) as error:
                 self.failed = isinstance(error, OSError) or error.code in ("disk-failed", "disk-full")
                 raise
             finally:
                 self.refresh()
 
-    def journal(self) -> Journal:
+    def log(self) -> AuditLog:
         """The log, for the one writer; it is read again only if somebody else has written to it."""
-        if self._journal is None or not self._journal.is_current:
-            self._journal = Journal.open(self.root / LOG)
-        return self._journal
+        if self._log is None or not self._log.is_current:
+            self._log = AuditLog.open(self.paths.log)
+        return self._log
 
-    def workshop(self) -> Workshop:
-        """How this store's buckets are made."""
-        lists = self.tables.codec.settings.lists if self.tables else 0
-        return Workshop(self.root / DATA, self.config, self.tokenizer, lists)
+    def _builder(self) -> BucketBuilder:
+        return BucketBuilder(self.config, self.tokenizer, self.codec.settings.lists if self.codec else 0)
+
+    def _pipeline(self, purpose: str) -> DocumentPipeline:
+        if self.encoder is None:
+            message = f"{purpose} needs the model the store was made with"
+            raise SiloError("store-mismatch", message, "open it with its model")
+        return DocumentPipeline(self.encoder, self.codec)
 
     def add(self, documents: Iterable[Document], *, advance: Advance = lambda *_: None) -> Added:
         """Put documents into the store; those without the right, kept out or already there are not taken."""
-        return add_documents(self, documents, advance=advance)
+        pipeline = self._pipeline("adding")
+        with self.writing():
+            with self.reading() as view:
+                done = add_documents(
+                    documents,
+                    paths=self.paths,
+                    builder=self._builder(),
+                    pipeline=pipeline,
+                    generation=view.generation,
+                    buckets=view.buckets,
+                    advance=advance,
+                )
+            if done.added:
+                self.log().append("added", {"documents": done.added, "digest": self.digest()})
+        return done
 
     def erase(self, selector: Selector, *, suppress: bool = True, copies: bool = False) -> Erased:
-        """Erase documents exactly, with a receipt; `suppress` keeps them from being added again."""
-        return erase(self, selector, suppress=suppress, copies=copies)
+        """Erase documents exactly, with a receipt; `suppress` keeps them from being added again.
+
+        With `copies`, copies of the works that the same owner holds go too, and those of others are listed.
+        """
+        if not selector:
+            raise SiloError("usage", "say what to erase: a document, owner, source, licence, domain or query")
+        begin = time.perf_counter()
+        with self.writing():
+            self._finish_erasure()
+            with self.reading() as view:
+                ids, listed = choose_documents(view, selector, copies=copies)
+                if not ids:
+                    return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
+                accept(self.paths, view.generation, ids, self.log(), suppress=suppress)
+            self.refresh()
+            accepted = _milliseconds(begin)
+            receipt, salts = self._finish_erasure()
+        return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed)
+
+    def _finish_erasure(self) -> tuple[Path | None, dict[str, str]]:
+        """Carry out an erasure that was accepted, from wherever it was cut off; the receipt and the owner's salts."""
+        pending = PendingErasure.read(self.paths.pending)
+        if pending is None:
+            return None, {}
+        self.refresh()
+        with self.reading() as view:
+            removal = remove_documents(view, pending, self.paths, self._builder())
+        self.refresh()
+        redact_usage(self.paths, pending.ids)
+        with self.reading() as view:
+            checks = check_removal(view, removal, self.paths)
+        models = self.list_models(sorted(pending.salts))
+        receipt = sign_receipt(removal, pending, checks, self.paths, self.log(), models)
+        self.refresh()
+        return receipt, dict(pending.salts)
 
     def replay(self) -> tuple[Erased, ...]:
         """Erase again what is kept out and yet here, as after a backup was put back."""
-        kept_out = Suppression.open(self.root)
-        back = [document.id for document in self.documents() if kept_out.blocks(document.id, document.text)]
+        suppression = Suppression.open(self.paths.suppression)
+        back = [document.id for document in self.documents() if suppression.blocks(document.id, document.text)]
         return tuple(self.erase(Selector(document=name)) for name in back)
 
     def allow(self, document: str) -> bool:
         """Let an erased document be added again; True if it was kept out."""
         with self.writing():
-            return Suppression.open(self.root).lift(document)
+            return Suppression.open(self.paths.suppression).lift(document)
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""
-        with self.writing() as shop, self.reading() as view:
-            before = view.generation.totals["bytes"]
-            after = before
-            for generation in apply(shop, view.generation, view.buckets, Change()):
-                after = generation.totals["bytes"]
-        return before - after
+        with self.writing(), self.reading() as view:
+            after = apply_change(self.paths, self._builder(), view.generation, view.buckets, Change())
+            return view.generation.totals["bytes"] - after.totals["bytes"]
+
+
+def _milliseconds(begin: float) -> float:
+    return round(1000 * (time.perf_counter() - begin), 3)
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _require_same(what: str, found: str, wanted: str) -> None:
-    if found != wanted:
+def _require_same(what: str, actual: str, expected: str) -> None:
+    if actual != expected:
         raise SiloError("store-mismatch", f"the store was made with another {what}")
 
 
 def _watch(store: Store) -> None:
     """Leave an old generation soon even if nobody asks anything: an erasure waits for that."""
-    held = weakref.ref(store)
+    reference = weakref.ref(store)
     done = threading.Event()
     weakref.finalize(store, done.set)
 
     def run() -> None:
         while not done.wait(_WATCH_SECONDS):
-            found = held()
-            if found is None or found._view is None:
+            live = reference()
+            if live is None or live._view is None:
                 return
             try:
-                found.refresh()
+                live.refresh()
             except (SiloError, OSError):
                 return
-            del found
+            del live
 
     threading.Thread(target=run, name="silo-store-watch", daemon=True).start()

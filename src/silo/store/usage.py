@@ -13,37 +13,33 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from silo.errors import SiloError
 from silo.files import (
     append_durably,
+    append_line,
     canonical_json,
     commit,
-    disk_errors,
     exclusive,
     fingerprint,
     remove_file,
-    write_atomic,
+    whole_lines,
+    whole_size,
     write_durably,
 )
-from silo.store.partition import leaf_of
-
-if TYPE_CHECKING:
-    from silo.store.store import Store
+from silo.store.paths import StorePaths
 
 Holds = Callable[[str], bool]
 """Does the store hold this document now, and is it not being erased?"""
 
-LEDGER, LOCK = "ledger.jsonl", "ledger.lock"
 UNITS = 1 << 40
 """Parts of a token; every share is a whole number of them, so that sums are exact in any order."""
 WAIT_SECONDS = 60.0
@@ -116,55 +112,34 @@ class Statements:
     language_model: Statement
 
 
-def held_by(store: Store) -> Holds:
-    """Asks an opened store for its latest state, at every call anew."""
-
-    def holds(document: str) -> bool:
-        name = bytes.fromhex(document)
-        with store.reading() as view:
-            prefixes = [bucket.prefix for bucket in view.buckets]
-            prefix = leaf_of(name, prefixes)
-            stored = prefix is not None and view.buckets[prefixes.index(prefix)].find(name) >= 0
-            return stored and name not in view.dead
-
-    return holds
-
-
-def append_usage(root: Path, usage: Usage, *, holds: Holds) -> None:
+def append_usage(paths: StorePaths, usage: Usage, *, holds: Holds) -> None:
     """Note a request durably, whole or not at all.
 
     `holds` is asked while nobody else can append or redact: a document that left the store before is not named, and
     an erasure that comes after finds the line.
     """
-    path = root / LEDGER
-    with _locked(root):
+    with _locked(paths.usage_lock):
         shares = {name: [item.owner, item.license, item.units] for name, item in usage.shares.items()}
         named = _without(shares, {name for name in shares if not holds(name)})
         line = _line(usage.time.astimezone(UTC).isoformat(timespec="microseconds"), usage.tokens, named)
-        size = _repaired(path)
-        try:
-            append_durably(path, line)
-        except BaseException:
-            with suppress(OSError):
-                os.truncate(path, size)
-            raise
+        append_line(paths.usage, line)
 
 
-def redact_usage(root: Path, names: frozenset[bytes]) -> None:
+def redact_usage(paths: StorePaths, names: frozenset[bytes]) -> None:
     """Take the identity of documents out of every line; all totals stay, other lines keep their bytes."""
-    path, partial = root / LEDGER, root / f"{LEDGER}.partial"
+    path, partial = paths.usage, paths.usage.with_name(paths.usage.name + ".partial")
     gone = {name.hex() for name in names}
-    with _locked(root):
+    with _locked(paths.usage_lock):
         remove_file(partial)
-        if not path.exists() or (_whole(path) == path.stat().st_size and not any(_named(path, gone))):
+        if not path.exists() or (whole_size(path) == path.stat().st_size and not any(_named(path, gone))):
             return
         write_durably(partial)
-        for block in _blocks(_redacted(line, gone) for line in _lines(path)):
+        for block in _blocks(_redacted(line, gone) for line in whole_lines(path)):
             append_durably(partial, block)
         commit(partial, path)
 
 
-def statements(root: Path, begin: datetime | None = None, end: datetime | None = None) -> Statements:
+def statements(paths: StorePaths, begin: datetime | None = None, end: datetime | None = None) -> Statements:
     """Who had which part of the requests from `begin` up to, not including, `end`.
 
     Lines are read one by one: memory grows with the documents they name, not with the requests.
@@ -172,7 +147,7 @@ def statements(root: Path, begin: datetime | None = None, end: datetime | None =
     owners: dict[str, _Sum] = {}
     erased = _Sum()
     requests = tokens = 0
-    for line in _usages(root):
+    for line in _usages(paths):
         when = datetime.fromisoformat(line["time"])
         if (begin and when < begin) or (end and when >= end):
             continue
@@ -211,12 +186,12 @@ class _Sum:
         return Statement(owner, self.requests, self.units / UNITS, len(self.documents) or None, share)
 
 
-def _usages(root: Path) -> Iterator[dict[str, Any]]:
+def _usages(paths: StorePaths) -> Iterator[dict[str, Any]]:
     """The fields of every whole line."""
-    path = root / LEDGER
+    path = paths.usage
     if not path.exists():
-        raise SiloError("input-missing", f"{root} has no ledger yet", "`silo generate --ledger` makes one")
-    for number, line in enumerate(_lines(path), start=1):
+        raise SiloError("input-missing", f"{paths.root} has no ledger yet", "`silo generate --ledger` makes one")
+    for number, line in enumerate(whole_lines(path), start=1):
         try:
             yield _fields(line)
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -257,17 +232,11 @@ def _redacted(line: bytes, gone: set[str]) -> bytes:
 
 def _named(path: Path, gone: set[str]) -> Iterator[set[str]]:
     """Those of some documents that each line names."""
-    return (_names(line) & gone for line in _lines(path))
+    return (_names(line) & gone for line in whole_lines(path))
 
 
 def _names(line: bytes) -> set[str]:
     return {name.decode() for name in _NAMED.findall(line)}
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Every line that was written to its end."""
-    with path.open("rb") as stream:
-        yield from (line for line in stream if line.endswith(b"\n"))
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -281,41 +250,17 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield bytes(held)
 
 
-def _repaired(path: Path) -> int:
-    """Make a missing file, cut off a torn last line; returns the size."""
-    if not path.exists():
-        write_atomic(path, b"")
-    size = _whole(path)
-    if size < path.stat().st_size:
-        with disk_errors(path):
-            os.truncate(path, size)
-    return size
-
-
-def _whole(path: Path) -> int:
-    """The bytes up to the end of the last whole line."""
-    with path.open("rb") as stream:
-        end = stream.seek(0, os.SEEK_END)
-        while end:
-            begin = max(0, end - _BLOCK)
-            stream.seek(begin)
-            if at := stream.read(end - begin).rfind(b"\n") + 1:
-                return begin + at
-            end = begin
-    return 0
-
-
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[None]:
     """Wait until nobody else writes the ledger; everybody is quick, so after a minute something is wrong."""
     end = time.monotonic() + WAIT_SECONDS
     with ExitStack() as stack:
-        while not _entered(stack, root / LOCK, last=time.monotonic() > end):
+        while not _try_lock(stack, lock, last=time.monotonic() > end):
             time.sleep(_POLL_SECONDS)
         yield
 
 
-def _entered(stack: ExitStack, lock: Path, *, last: bool) -> bool:
+def _try_lock(stack: ExitStack, lock: Path, *, last: bool) -> bool:
     try:
         stack.enter_context(exclusive(lock))
     except SiloError:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -27,10 +26,16 @@ from silo.search.ngram.index import Followers, Ids, Levels, Match, SuffixSearch
 from silo.search.places import TokenTable
 from silo.store.bucket import Bucket
 from silo.store.facts import FactTable
-from silo.store.generation import BUCKETS, READERS, Generation
+from silo.store.manifest import Generation
+from silo.store.partition import leaf_of
+from silo.store.paths import StorePaths
 from silo.store.policy import EVERYTHING, Mask, Policy, Selector
 from silo.store.sections import key_rows, passage_arrays, suffix_text
 
+Ints = NDArray[np.int64]
+
+PROBES = 8
+"""Lists that a token search reads at least."""
 EXACT_ROWS = 50_000
 """With no more allowed rows than this every row is compared."""
 ROWS_PER_NEIGHBOUR = 12
@@ -42,52 +47,59 @@ _FREQUENT, _REMEMBERED = 1024, 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbours:
-    """The nearest rows of each key [keys, k], by distance, then document and position.
+    """The nearest rows of each key [keys, k], nearest first; equal ones by document and position.
 
-    `rows` are numbers of documents among `names`, -1 where fewer than k were found (`distances` inf there);
-    `positions` count the tokens of the document before the value; `values` are next tokens.
+    `rows` are numbers of documents, -1 where fewer than k were found (`distances` inf there); `positions` count the
+    tokens of the document before the value; `values` are next tokens. `stores` says which of several stores a row is
+    of, and `ids` has the ids of the documents of each.
     """
 
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    values: NDArray[np.int64]
+    stores: Ints
+    rows: Ints
+    positions: Ints
+    values: Ints
     distances: NDArray[np.float32]
-    names: NDArray[np.void]
+    ids: tuple[NDArray[np.void], ...]
+
+    @property
+    def closest(self) -> NDArray[np.float64]:
+        """The distance of the nearest of each key."""
+        return self.distances[:, 0].astype(np.float64)
 
     def documents(self, key: int) -> list[str]:
         """The documents behind the neighbours of one key, nearest first."""
-        return _ids(self.names, self.rows[key])
+        rows = zip(self.stores[key].tolist(), self.rows[key].tolist(), strict=True)
+        return [self.ids[store][row].tobytes().hex() for store, row in rows if row >= 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Following:
-    """What follows the longest known suffix of a prefix, and where: see `Continuations` for the counts.
+class Continuations:
+    """What follows the longest known suffix of a prefix, and where.
 
-    `rows` (of `names`) and `positions` tell where the next tokens of the first occurrences are.
+    `length`: tokens of that suffix, 0 if even the last token is never followed by another (all else is then empty).
+    `tokens` (ascending) and `counts`: each next token and how often it follows; `total` is their sum. `ends`: how often
+    a document ends right after the suffix, which is in neither. `rows` (of `ids`), `positions` and `values` tell where
+    the next tokens of the first occurrences are.
     """
 
     length: int
     tokens: NDArray[np.uint32]
-    counts: NDArray[np.int64]
+    counts: Ints
     total: int
     ends: int
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    values: NDArray[np.int64]
-    names: NDArray[np.void]
+    rows: Ints
+    positions: Ints
+    values: Ints
+    ids: NDArray[np.void]
 
     def documents(self) -> list[str]:
         """The documents of the occurrences."""
-        return _ids(self.names, self.rows)
-
-
-def _ids(names: NDArray[np.void], rows: NDArray[np.int64]) -> list[str]:
-    return [names[row].tobytes().hex() for row in rows if row >= 0]
+        return [self.ids[row].tobytes().hex() for row in self.rows if row >= 0]
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage that was found: its document, its tokens there (`first` to `end`), and its score."""
+    """A passage: its document, its tokens there (`first` to `end`), and its score."""
 
     document: str
     row: int
@@ -97,7 +109,7 @@ class Passage:
     tokens: NDArray[np.uint32]
 
 
-class _Allowed:
+class _AllowedDocuments:
     """Which documents of each bucket a policy allows, in the form each search wants; None where all are."""
 
     def __init__(self, buckets: Sequence[Bucket], masks: Sequence[Mask]) -> None:
@@ -126,14 +138,19 @@ class View:
     """An opened generation. `dead` are documents that are being erased: no answer shows them any more."""
 
     def __init__(
-        self, root: Path, generation: Generation, buckets: list[Bucket], dead: frozenset[bytes], before: View | None
+        self,
+        paths: StorePaths,
+        generation: Generation,
+        buckets: list[Bucket],
+        dead: frozenset[bytes],
+        before: View | None,
     ) -> None:
         self.generation = generation
         self.buckets = buckets
         self.dead = dead
-        self.lock = SharedLock(root / READERS / generation.fingerprint[:32])
+        self.lock = SharedLock(paths.reader_lock(generation.fingerprint))
         self._guard = Lock()
-        self._policies: dict[Policy, _Allowed] = {}
+        self._policies: dict[Policy, _AllowedDocuments] = {}
         self._followers: dict[tuple[Policy, bytes], Followers] = {}
         known = before._rows if before else None
         self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
@@ -143,16 +160,17 @@ class View:
         """Let go of the generation."""
         self.lock.close()
 
-    def allowed(self, policy: Policy) -> _Allowed:
+    def allowed(self, policy: Policy) -> _AllowedDocuments:
         """What a policy allows of the live documents."""
         with self._guard:
-            found = self._policies.get(policy)
-            if found is None:
-                found = _Allowed(self.buckets, [self._live(bucket) & policy.allows(bucket) for bucket in self.buckets])
+            allowed = self._policies.get(policy)
+            if allowed is None:
+                masks = [self._live(bucket) & policy.allows(bucket) for bucket in self.buckets]
+                allowed = _AllowedDocuments(self.buckets, masks)
                 if len(self._policies) >= _POLICIES:
                     self._policies.pop(next(iter(self._policies)))
-                self._policies[policy] = found
-        return found
+                self._policies[policy] = allowed
+        return allowed
 
     def _live(self, bucket: Bucket) -> Mask:
         mask = np.ones(len(bucket), dtype=np.bool_)
@@ -160,6 +178,16 @@ class View:
             if row >= 0:
                 mask[row] = False
         return mask
+
+    def holds(self, document: str) -> bool:
+        """Is this document here, and not being erased?"""
+        name = bytes.fromhex(document)
+        return name not in self.dead and any(bucket.find(name) >= 0 for bucket in self._buckets_of(name))
+
+    def _buckets_of(self, name: bytes) -> list[Bucket]:
+        prefixes = [bucket.prefix for bucket in self.buckets]
+        prefix = leaf_of(name, prefixes)
+        return [] if prefix is None else [self.buckets[prefixes.index(prefix)]]
 
     def documents(self, selector: Selector | None = None) -> Iterator[Document]:
         """The live documents a selector means, all of them without one, in the order of their ids."""
@@ -190,14 +218,13 @@ class View:
     @cached_property
     def quotes(self) -> tuple[int, ...]:
         """The different `quote` rights of the documents."""
-        held = [np.unique(bucket.index["quote"]) for bucket in self.buckets]
-        return tuple(np.unique(np.concatenate([np.empty(0, dtype=np.uint32), *held])).tolist())
+        rights = [np.unique(bucket.index["quote"]) for bucket in self.buckets]
+        return tuple(np.unique(np.concatenate([np.empty(0, dtype=np.uint32), *rights])).tolist())
 
     @cached_property
-    def names(self) -> NDArray[np.void]:
+    def ids(self) -> NDArray[np.void]:
         """The ids of all documents; rows of answers are numbers in it."""
-        held = [bucket.index["id"] for bucket in self.buckets]
-        return np.concatenate([np.empty(0, dtype="V16"), *held])
+        return np.concatenate([np.empty(0, dtype="V16"), *(bucket.index["id"] for bucket in self.buckets)])
 
     def row_search(self, tables: SearchTables) -> RowSearch:
         """The token search; `tables` are those of the store's codec."""
@@ -232,17 +259,17 @@ class View:
         allowed = self.allowed(policy)
         if allowed.rows <= EXACT_ROWS:
             probes = tables.codec.settings.lists
-        found = self.row_search(tables).search(
+        nearest = self.row_search(tables).search(
             keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k, threads=threads
         )
-        rows, positions, values = self._token_table.look_up(found.buckets, found.places)
-        return Neighbours(rows, positions, values, found.distances, self.names)
+        rows, positions, values = self._token_table.look_up(nearest.buckets, nearest.places)
+        return Neighbours(np.zeros_like(rows), rows, positions, values, nearest.distances, (self.ids,))
 
-    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Following:
+    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest known suffix of a prefix in allowed documents."""
-        found = self._suffixes.continuations(prefix, allowed=self._allowed_suffixes(policy), **limits)
-        where = self._token_table.look_up(found.buckets, found.places)
-        return Following(found.length, found.tokens, found.counts, found.total, found.ends, *where, self.names)
+        after = self._suffixes.continuations(prefix, allowed=self._allowed_suffixes(policy), **limits)
+        where = self._token_table.look_up(after.buckets, after.places)
+        return Continuations(after.length, after.tokens, after.counts, after.total, after.ends, *where, self.ids)
 
     def longest(self, prefix: Ids, policy: Policy = EVERYTHING, *, longest: int = 1000) -> int:
         """The length of the longest suffix of a prefix that anything follows in an allowed document."""
@@ -312,22 +339,21 @@ class View:
         start = int(bucket.index[row]["first"]) + 1
         tokens = bucket.tokens[start + first : start + end].astype(np.uint32)
         whole = int(self._starts[number]) + row
-        return Passage(self.names[whole].tobytes().hex(), whole, first, end, score, tokens)
+        return Passage(self.ids[whole].tobytes().hex(), whole, first, end, score, tokens)
 
 
-def open_view(root: Path, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:
+def open_view(paths: StorePaths, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:
     """Open a generation; buckets that `before` has open already are not read again."""
     known: Mapping[tuple[str, str], Bucket] = {}
     if before is not None:
         entries = before.generation.buckets
         known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
-    folder = root / "data" / BUCKETS
     files = generation.files()
 
-    def opened(prefix: str) -> Bucket:
-        mark = generation.buckets[prefix].sha256
-        return known.get((prefix, mark)) or Bucket.open(prefix, folder / files[prefix], mark)
+    def open_bucket(prefix: str) -> Bucket:
+        checksum = generation.buckets[prefix].sha256
+        return known.get((prefix, checksum)) or Bucket.open(prefix, paths.buckets / files[prefix], checksum)
 
     with ThreadPoolExecutor(4) as pool:
-        buckets = list(pool.map(opened, sorted(generation.buckets)))
-    return View(root, generation, buckets, dead, before)
+        buckets = list(pool.map(open_bucket, sorted(generation.buckets)))
+    return View(paths, generation, buckets, dead, before)

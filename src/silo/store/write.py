@@ -1,32 +1,115 @@
 """Changes to the buckets of a store: documents that come, documents that go, and the layout that follows.
 
 Every change goes the same way: the documents decide the buckets, buckets that differ are written anew from their
-parts, and a group of buckets that belong together is exchanged by one manifest.
+documents, and a group of buckets that belong together is exchanged by one manifest.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from silo.store.bucket import Bucket, Part, assemble
-from silo.store.config import StoreConfig
+from silo.files import disk_errors, remove_tree
+from silo.records import Document
+from silo.store.bucket import Bucket, EncodedDocument, assemble, pack
 from silo.store.erasure.digest import Digest
-from silo.store.generation import (
-    Entry,
+from silo.store.manifest import (
+    BucketEntry,
     Generation,
+    StoreConfig,
     remove_buckets,
     sync_buckets,
     write_bucket,
     write_generation,
 )
-from silo.store.partition import DEPTH, Group, any_under, bits_of, groups, leaves, sizes_of, slot
+from silo.store.partition import DEPTH, Group, Sizes, any_under, bits_of, groups, leaves, no_sizes, sizes_of, slot
+from silo.store.paths import StorePaths
 from silo.store.sections import search_sections
-from silo.store.spool import Spool, Waiting
 from silo.text.tokenizer import Tokenizer
 
-Encode = Callable[[Sequence[Waiting]], list[Part]]
+_MEMORY_BYTES = 64 << 20
+"""Packed records beyond this go to the disk."""
+
+_HEAD = struct.Struct("<16s16sII")
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledDocument:
+    """A document on its way: its id, the hash of its text, the size of its text and its packed record."""
+
+    id: bytes
+    text_hash: bytes
+    text_bytes: int
+    record: bytes
+
+
+class Spool:
+    """Documents on their way into a store, by the first byte of their id, in memory while they are few.
+
+    On disk: `<byte>.spool` files of heads and packed records in a folder outside the store's data, removed when the
+    work is done or, after a crash, when the store is next opened. Nothing is read from a spool of an earlier process.
+    `sizes` says how much text falls under each prefix.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.sizes: Sizes = no_sizes()
+        self.count = 0
+        self.text_bytes = 0
+        self._folder = folder
+        self._in_memory: dict[int, list[SpooledDocument]] = {}
+        self._memory_bytes = 0
+        self._flushed: set[int] = set()
+
+    def add(self, document: Document, text_hash: bytes) -> None:
+        """Take a document."""
+        name, size = bytes.fromhex(document.id), max(1, len(document.text.encode()))
+        spooled = SpooledDocument(name, text_hash, size, pack(document))
+        self._in_memory.setdefault(name[0], []).append(spooled)
+        self._memory_bytes += len(spooled.record)
+        self.sizes[slot(name)] += size
+        self.count += 1
+        self.text_bytes += size
+        if self._memory_bytes > _MEMORY_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        with disk_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for first_byte, documents in self._in_memory.items():
+                self._flushed.add(first_byte)
+                with (self._folder / f"{first_byte:02x}.spool").open("ab") as stream:
+                    for item in documents:
+                        head = _HEAD.pack(item.id, item.text_hash, item.text_bytes, len(item.record))
+                        stream.write(head + item.record)
+        self._in_memory, self._memory_bytes = {}, 0
+
+    def under(self, prefix: str) -> list[SpooledDocument]:
+        """The documents under a prefix, in the order of their ids."""
+        near = (item for first_byte in range(256) if _meets(first_byte, prefix) for item in self._read(first_byte))
+        return sorted((item for item in near if bits_of(item.id).startswith(prefix)), key=lambda item: item.id)
+
+    def _read(self, first_byte: int) -> Iterator[SpooledDocument]:
+        if first_byte in self._flushed:
+            with (self._folder / f"{first_byte:02x}.spool").open("rb") as stream:
+                while head := stream.read(_HEAD.size):
+                    name, text_hash, size, length = _HEAD.unpack(head)
+                    yield SpooledDocument(name, text_hash, size, stream.read(length))
+        yield from self._in_memory.get(first_byte, ())
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._in_memory = {}
+        remove_tree(self._folder)
+
+
+def _meets(first_byte: int, prefix: str) -> bool:
+    bits = f"{first_byte:08b}"
+    return bits.startswith(prefix[:8]) or prefix.startswith(bits)
+
+
+EncodeDocuments = Callable[[Sequence[SpooledDocument]], list[EncodedDocument]]
 
 
 @dataclass(slots=True)
@@ -35,52 +118,51 @@ class Change:
 
     coming: Spool | None = None
     leaving: frozenset[bytes] = frozenset()
-    encode: Encode = field(default=lambda _: [])
-    written: int = 0
+    encode: EncodeDocuments = field(default=lambda _: [])
+    written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """Where and how buckets are made."""
+class BucketBuilder:
+    """Makes the bytes of buckets; `lists` is the codec's number of lists, 0 without token search."""
 
-    data: Path
     config: StoreConfig
     tokenizer: Tokenizer
     lists: int
 
-    def build(self, parts: Sequence[Part]) -> list[bytes]:
+    def build(self, documents: Sequence[EncodedDocument]) -> list[bytes]:
         """The bytes of a bucket with these documents, which must be in the order of their ids."""
-        return assemble(parts, search_sections(parts, self.config, self.tokenizer, self.lists))
+        return assemble(documents, search_sections(documents, self.config, self.tokenizer, self.lists))
 
 
-def apply(shop: Workshop, now: Generation, buckets: Sequence[Bucket], change: Change) -> Iterator[Generation]:
-    """Carry out a change; yields each generation as it becomes the current one.
+def apply_change(
+    paths: StorePaths, builder: BucketBuilder, now: Generation, buckets: Sequence[Bucket], change: Change
+) -> Generation:
+    """Carry out a change, one group of buckets after the other; returns the generation it ends with.
 
-    A group of buckets that stays as it is costs nothing.
+    A group that stays as it is costs nothing.
     """
-    opened = {bucket.prefix: bucket for bucket in buckets}
-    digests = {prefix: bucket.digest for prefix, bucket in opened.items()}
-    entries = dict(now.buckets)
-    for group in _groups(shop, buckets, change):
-        made: dict[str, tuple[Entry, Digest]] = {}
+    by_prefix = {bucket.prefix: bucket for bucket in buckets}
+    digests = {prefix: bucket.digest for prefix, bucket in by_prefix.items()}
+    entries, files, current = dict(now.buckets), now.files(), now
+    for group in _changed_groups(builder.config, buckets, change):
+        fresh: dict[str, BucketEntry] = {}
         for prefix in group.new:
-            parts = _parts(prefix, [opened[old] for old in group.old], change)
-            pieces = shop.build(parts)
-            made[prefix] = write_bucket(shop.data, prefix, pieces), Digest.of(part.element for part in parts)
-            change.written += made[prefix][0].bytes
-        gone = [now.files()[prefix] for prefix in group.old]
-        for prefix in group.old:
+            documents = _documents_after(prefix, [by_prefix[old] for old in group.old], change)
+            fresh[prefix] = write_bucket(paths, prefix, builder.build(documents))
+            change.written_bytes += fresh[prefix].bytes
+            digests[prefix] = Digest.of(document.element for document in documents)
+        for prefix in set(group.old) - set(group.new):
             del entries[prefix], digests[prefix]
-        entries |= {prefix: entry for prefix, (entry, _) in made.items()}
-        digests |= {prefix: digest for prefix, (_, digest) in made.items()}
-        if made:
-            sync_buckets(shop.data)
-        fresh = write_generation(shop.data, shop.config, entries, sum(digests.values(), Digest.of()))
-        remove_buckets(shop.data, set(gone) - set(fresh.files().values()))
-        yield fresh
+        entries |= fresh
+        if fresh:
+            sync_buckets(paths)
+        current = write_generation(paths, builder.config, entries, sum(digests.values(), Digest.of()))
+        remove_buckets(paths, {files[prefix] for prefix in group.old} - set(current.files().values()))
+    return current
 
 
-def _groups(shop: Workshop, buckets: Sequence[Bucket], change: Change) -> list[Group]:
+def _changed_groups(config: StoreConfig, buckets: Sequence[Bucket], change: Change) -> list[Group]:
     """The groups of buckets that differ after the change."""
     sizes = sizes_of(bucket.index for bucket in buckets)
     touched: set[int] = set()
@@ -94,18 +176,18 @@ def _groups(shop: Workshop, buckets: Sequence[Bucket], change: Change) -> list[G
     if change.coming is not None:
         sizes += change.coming.sizes
         touched |= set(change.coming.sizes.nonzero()[0].tolist())
-    marks = sorted(f"{place:0{DEPTH}b}" for place in touched)
-    found = groups((bucket.prefix for bucket in buckets), leaves(sizes, shop.config.bucket_bytes))
-    return [group for group in found if group.old != group.new or any_under(group.prefix, marks)]
+    touched_bits = sorted(f"{place:0{DEPTH}b}" for place in touched)
+    every = groups((bucket.prefix for bucket in buckets), leaves(sizes, config.bucket_bytes))
+    return [group for group in every if group.old != group.new or any_under(group.prefix, touched_bits)]
 
 
-def _parts(prefix: str, old: Sequence[Bucket], change: Change) -> list[Part]:
+def _documents_after(prefix: str, old: Sequence[Bucket], change: Change) -> list[EncodedDocument]:
     """The documents of a bucket after the change, in the order of their ids."""
-    kept = [
-        part
+    staying = [
+        document
         for bucket in old
-        for part in bucket.parts()
-        if bits_of(part.id).startswith(prefix) and part.id not in change.leaving
+        for document in bucket.encoded_documents()
+        if bits_of(document.id).startswith(prefix) and document.id not in change.leaving
     ]
-    waiting = change.coming.under(prefix) if change.coming is not None else []
-    return sorted([*kept, *change.encode(waiting)], key=lambda part: part.id)
+    coming = change.coming.under(prefix) if change.coming is not None else []
+    return sorted([*staying, *change.encode(coming)], key=lambda document: document.id)

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from silo.errors import SiloError
 from silo.files import canonical_json
-from silo.store.erasure.log import NOTHING_BEFORE, Entry, Head, Journal
+from silo.store.erasure.log import NOTHING_BEFORE, AuditLog, Entry, Head
 
 COMMITMENT = hashlib.sha256(b"salt and id").hexdigest()
 
 
 def filled(path: Path, count: int = 3) -> list[Entry]:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     return [log.append("erased", {"documents": number, "commitments": [COMMITMENT]}) for number in range(count)]
 
 
 def code(path: Path, *, read_only: bool) -> str:
     with pytest.raises(SiloError) as caught:
-        Journal.open(path, read_only=read_only)
+        AuditLog.open(path, read_only=read_only)
     return caught.value.code
 
 
@@ -39,17 +39,17 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_new_log_is_empty(path: Path) -> None:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     assert log.entries == ()
     assert log.head() == Head(0, NOTHING_BEFORE)
     assert path.read_bytes() == b""
 
 
 def test_entries_come_back_as_they_were_appended(path: Path) -> None:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     first = log.append("accepted", {"documents": 2, "drained": False, "nested": {"digest": [COMMITMENT]}})
     second = log.append("erased", {})
-    for again in (Journal.open(path), Journal.open(path, read_only=True)):
+    for again in (AuditLog.open(path), AuditLog.open(path, read_only=True)):
         assert again.entries == (first, second)
         assert again.head() == (2, second.hash) == log.head()
     assert (first.n, first.previous, second.previous) == (1, NOTHING_BEFORE, first.hash)
@@ -93,7 +93,7 @@ def test_a_rewritten_entry_breaks_the_chain_after_it(path: Path) -> None:
     filled(path, 3)
     first, *rest = path.read_bytes().splitlines(keepends=True)
     forged = path.with_name("forged.jsonl")
-    Journal.open(forged).append("erased", {"documents": 99, "commitments": [COMMITMENT]})
+    AuditLog.open(forged).append("erased", {"documents": 99, "commitments": [COMMITMENT]})
     path.write_bytes(forged.read_bytes() + b"".join(rest))
     assert first != forged.read_bytes()
     assert code(path, read_only=True) == "store-damaged"
@@ -105,9 +105,9 @@ def test_a_torn_last_line_is_passed_over_by_readers_and_cut_off_by_the_writer(pa
     whole = data.rindex(b"\n", 0, -1) + 1
     for size in [*range(whole + 1, len(data), 16), len(data) - 1]:
         path.write_bytes(data[:size])
-        assert Journal.open(path, read_only=True).entries == tuple(entries[:2])
+        assert AuditLog.open(path, read_only=True).entries == tuple(entries[:2])
         assert path.stat().st_size == size
-        log = Journal.open(path)
+        log = AuditLog.open(path)
         assert path.read_bytes() == data[:whole]
         assert log.append("erased", {"documents": 2, "commitments": [COMMITMENT]}) == entries[2]
         assert path.read_bytes() == data
@@ -117,7 +117,7 @@ def test_blocks_of_zeros_after_a_power_cut_are_a_torn_line(path: Path) -> None:
     entries = filled(path)
     data = path.read_bytes()
     path.write_bytes(data + b'{"check"' + bytes(50))
-    assert Journal.open(path).entries == tuple(entries)
+    assert AuditLog.open(path).entries == tuple(entries)
     assert path.read_bytes() == data
 
 
@@ -126,7 +126,7 @@ def test_foreign_bytes_are_never_taken_for_entries(tmp_path_factory: pytest.Temp
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     path.write_bytes(data)
     try:
-        assert Journal.open(path).entries == ()
+        assert AuditLog.open(path).entries == ()
     except SiloError as error:
         assert error.code == "store-damaged"
 
@@ -146,7 +146,7 @@ def test_foreign_bytes_are_never_taken_for_entries(tmp_path_factory: pytest.Temp
     ],
 )
 def test_ids_text_and_the_logs_own_fields_are_refused(path: Path, content: dict[str, object]) -> None:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     with pytest.raises(ValueError, match="the log"):
         log.append("erased", content)
     with pytest.raises(ValueError, match="kind of an entry"):
@@ -157,7 +157,7 @@ def test_ids_text_and_the_logs_own_fields_are_refused(path: Path, content: dict[
 
 def test_a_failed_write_stops_the_log_until_it_is_opened_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = filled(path)
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     real = os.write
 
     def disk_full_halfway(handle: int, data: bytes) -> int:
@@ -174,11 +174,11 @@ def test_a_failed_write_stops_the_log_until_it_is_opened_again(path: Path, monke
         log.append("erased", {})
     assert caught.value.code == "disk-failed"
     assert log.entries == tuple(entries)
-    assert Journal.open(path).append("erased", {}).n == 4
+    assert AuditLog.open(path).append("erased", {}).n == 4
 
 
 def test_a_failed_fsync_is_no_acknowledgement(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
 
     def failing(handle: int) -> None:
         raise OSError(errno.EIO, "failed")
@@ -191,7 +191,7 @@ def test_a_failed_fsync_is_no_acknowledgement(path: Path, monkeypatch: pytest.Mo
 
 
 def test_every_append_is_synced_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     synced: list[int] = []
     real = os.fsync
 
@@ -207,7 +207,7 @@ def test_every_append_is_synced_before_it_returns(path: Path, monkeypatch: pytes
 
 
 def test_a_second_writer_is_noticed(path: Path) -> None:
-    first, second = Journal.open(path), Journal.open(path)
+    first, second = AuditLog.open(path), AuditLog.open(path)
     first.append("erased", {})
     with pytest.raises(SiloError) as caught:
         second.append("erased", {})
@@ -223,14 +223,14 @@ def test_readers_change_nothing(path: Path) -> None:
     assert not path.exists()
     filled(path)
     with pytest.raises(ValueError, match="for reading"):
-        Journal.open(path, read_only=True).append("erased", {})
+        AuditLog.open(path, read_only=True).append("erased", {})
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from silo.store.erasure.log import Journal
-log = Journal.open(Path(sys.argv[1]))
+from silo.store.erasure.log import AuditLog
+log = AuditLog.open(Path(sys.argv[1]))
 while True:
     print(log.append("erased", {"documents": 1}).n, flush=True)
 """
@@ -246,6 +246,6 @@ def test_no_acknowledged_entry_is_lost_when_the_writer_is_killed(path: Path) -> 
                 acknowledged = int(writer.stdout.readline())
             writer.send_signal(signal.SIGKILL)
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split("\n")[:-1])])
-        entries = Journal.open(path, read_only=True).entries
+        entries = AuditLog.open(path, read_only=True).entries
         assert acknowledged <= len(entries) <= acknowledged + 1
         assert [entry.n for entry in entries] == list(range(1, len(entries) + 1))

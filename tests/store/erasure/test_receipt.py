@@ -24,7 +24,7 @@ from silo.cli import receipt as command
 from silo.errors import SiloError
 from silo.files import canonical_json, fingerprint, write_json
 from silo.records import document_id
-from silo.store.erasure.log import Head, Journal
+from silo.store.erasure.log import AuditLog, Head
 from silo.store.erasure.receipt import (
     EXCLUSIONS,
     Erasure,
@@ -82,7 +82,7 @@ def refused(content: dict[str, Any], **given: Any) -> str:
 def logged(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     """A receipt and the log that holds its erasure between others."""
     path = tmp_path / "log.jsonl"
-    log = Journal.open(path)
+    log = AuditLog.open(path)
     log.append("created", {"documents": 3})
     entry = log.append("erased", {**log_facts(ERASURE, SALTS), "more": 1})
     log.append("erased", {"documents": 9})
@@ -227,34 +227,34 @@ def test_nothing_malformed_is_signed() -> None:
 
 def test_the_log_holds_the_erasure(logged: tuple[dict[str, Any], Path]) -> None:
     content, path = logged
-    assert check_receipt(content, key=PUBLIC, journal=path)["log_checked"]
+    assert check_receipt(content, key=PUBLIC, log=path)["log_checked"]
 
 
 def test_a_log_that_lost_or_changed_the_entry_is_noticed(logged: tuple[dict[str, Any], Path]) -> None:
     content, path = logged
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0])
-    assert "does not hold entry 2" in refused(content, journal=path)
+    assert "does not hold entry 2" in refused(content, log=path)
     path.unlink()
-    rewritten = Journal.open(path)
+    rewritten = AuditLog.open(path)
     rewritten.append("created", {"documents": 4})
     rewritten.append("erased", log_facts(ERASURE, SALTS))
-    assert "does not hold entry 2" in refused(content, journal=path)
-    assert "does not hold entry 0" in refused(made(log=Head(0, rewritten.head().hash)), journal=path)
+    assert "does not hold entry 2" in refused(content, log=path)
+    assert "does not hold entry 0" in refused(made(log=Head(0, rewritten.head().hash)), log=path)
     path.write_bytes(lines[0] + lines[2])
     with pytest.raises(SiloError) as caught:
-        check_receipt(content, journal=path)
+        check_receipt(content, log=path)
     assert caught.value.code == "store-damaged"
 
 
 def test_a_receipt_that_points_at_the_entry_of_something_else_is_refused(logged: tuple[dict[str, Any], Path]) -> None:
     _, path = logged
     for number in (0, 2):
-        entry = Journal.open(path, read_only=True).entries[number]
-        assert "differs" in refused(made(log=Head(entry.n, entry.hash)), journal=path)
-    entry = Journal.open(path, read_only=True).entries[1]
+        entry = AuditLog.open(path, read_only=True).entries[number]
+        assert "differs" in refused(made(log=Head(entry.n, entry.hash)), log=path)
+    entry = AuditLog.open(path, read_only=True).entries[1]
     for other in (replace(ERASURE, tokens=1), replace(ERASURE, documents=DOCUMENTS[:2])):
-        assert "differs" in refused(made(other, log=Head(entry.n, entry.hash)), journal=path)
+        assert "differs" in refused(made(other, log=Head(entry.n, entry.hash)), log=path)
 
 
 def test_a_key_is_made_once_and_private(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_json_that_is_not_plain_is_refused(text: str) -> None:
 def test_verifying_loads_neither_torch_nor_faiss(files: dict[str, str]) -> None:
     code = (
         "import sys; from pathlib import Path; import silo.cli.receipt; from silo.store.erasure.receipt import *\n"
-        f"check_receipt(read_receipt(Path({files['receipt']!r})), journal=Path({files['log']!r}))\n"
+        f"check_receipt(read_receipt(Path({files['receipt']!r})), log=Path({files['log']!r}))\n"
         "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

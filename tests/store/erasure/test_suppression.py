@@ -23,12 +23,12 @@ WORK, COPY, FREE = (document_id("test", name) for name in ("work", "copy", "free
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    Suppression.open(tmp_path).add([(WORK, TEXT)])
+    Suppression.open(tmp_path / "suppression").add([(WORK, TEXT)])
     return tmp_path
 
 
 def test_an_empty_list_blocks_nothing_and_writes_nothing(tmp_path: Path) -> None:
-    empty = Suppression.open(tmp_path)
+    empty = Suppression.open(tmp_path / "suppression")
     assert empty.blocks(WORK, TEXT) is None
     assert not empty.lift(WORK)
     empty.add([])
@@ -37,7 +37,7 @@ def test_an_empty_list_blocks_nothing_and_writes_nothing(tmp_path: Path) -> None
 
 
 def test_an_erased_document_is_blocked_by_id_and_by_text(place: Path) -> None:
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     assert opened.blocks(WORK, OTHER) == "the document was erased"
     assert opened.blocks(COPY, TEXT) == "a document with the same text was erased"
     assert opened.blocks(FREE, OTHER) is None
@@ -60,11 +60,11 @@ def test_an_erased_document_is_blocked_by_id_and_by_text(place: Path) -> None:
 )
 def test_trivial_edits_do_not_slip_through(place: Path, edited: str) -> None:
     assert edited != TEXT
-    assert Suppression.open(place).blocks(COPY, edited)
+    assert Suppression.open(place / "suppression").blocks(COPY, edited)
 
 
 def test_other_words_are_another_text(place: Path) -> None:
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     assert opened.blocks(COPY, TEXT.replace("cold", "warm")) is None
     assert opened.blocks(COPY, TEXT + " More.") is None
 
@@ -87,7 +87,7 @@ def test_plain_and_other_text_fold_alike(text: str) -> None:
 
 
 def test_a_text_of_almost_nothing_does_not_block_others(tmp_path: Path) -> None:
-    opened = Suppression.open(tmp_path)
+    opened = Suppression.open(tmp_path / "suppression")
     opened.add([(WORK, "..."), (COPY, ""), (FREE, "Thank you!")])
     other = document_id("test", "other")
     assert opened.blocks(other, "") is None
@@ -99,18 +99,18 @@ def test_a_text_of_almost_nothing_does_not_block_others(tmp_path: Path) -> None:
 
 
 def test_a_re_licensed_document_may_come_back(place: Path) -> None:
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     opened.add([(FREE, OTHER)])
     assert opened.lift(WORK)
     assert not opened.lift(WORK)
-    for again in (opened, Suppression.open(place)):
+    for again in (opened, Suppression.open(place / "suppression")):
         assert again.blocks(WORK, TEXT) is None
         assert again.blocks(COPY, TEXT) is None
         assert again.blocks(FREE, OTHER)
 
 
 def test_lifting_one_of_two_owners_of_a_text_keeps_it_out(place: Path) -> None:
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     opened.add([(COPY, TEXT)])
     assert opened.lift(WORK)
     assert opened.blocks(WORK, TEXT)
@@ -119,17 +119,17 @@ def test_lifting_one_of_two_owners_of_a_text_keeps_it_out(place: Path) -> None:
 
 
 def test_every_text_a_document_had_is_kept_out(place: Path) -> None:
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     opened.add([(WORK, OTHER)])
     opened.add([(WORK, OTHER)])
     assert len(opened) == 1
-    for again in (opened, Suppression.open(place)):
+    for again in (opened, Suppression.open(place / "suppression")):
         assert again.blocks(COPY, TEXT) and again.blocks(COPY, OTHER)
 
 
 def test_the_bytes_depend_on_the_set_of_documents_alone(place: Path, tmp_path: Path) -> None:
     listed = place / "suppression" / "suppressed.json"
-    opened = Suppression.open(place)
+    opened = Suppression.open(place / "suppression")
     opened.add([(FREE, OTHER)])
     both = listed.read_bytes()
     opened.lift(WORK)
@@ -146,7 +146,7 @@ def test_the_list_reveals_nothing_without_the_key(place: Path, tmp_path_factory:
     assert WORK not in data
     assert not any(TEXT[at : at + 8] in data for at in range(len(TEXT) - 8))
     elsewhere = tmp_path_factory.mktemp("other")
-    Suppression.open(elsewhere).add([(WORK, TEXT)])
+    Suppression.open(elsewhere / "suppression").add([(WORK, TEXT)])
     marks = [
         set(folder.joinpath("suppression/suppressed.json").read_text().split('"')) for folder in (place, elsewhere)
     ]
@@ -159,12 +159,12 @@ def test_key_and_folder_are_private(place: Path) -> None:
     assert key.parent.stat().st_mode & 0o777 == 0o700
     key.chmod(0o640)
     with pytest.raises(SiloError, match="others may read"):
-        Suppression.open(place)
+        Suppression.open(place / "suppression")
 
 
 def damaged(place: Path) -> bool:
     with pytest.raises(SiloError) as caught:
-        Suppression.open(place)
+        Suppression.open(place / "suppression")
     return caught.value.code == "store-damaged"
 
 
@@ -181,7 +181,7 @@ def test_every_changed_byte_of_list_and_key_is_an_error(place: Path) -> None:
                 os.ftruncate(stream.fileno(), size)
                 assert damaged(place), f"{size} bytes of {name}"
             os.pwrite(stream.fileno(), data, 0)
-    assert Suppression.open(place).blocks(WORK, TEXT)
+    assert Suppression.open(place / "suppression").blocks(WORK, TEXT)
 
 
 @pytest.mark.parametrize("name", ["suppressed.json", "key"])
@@ -192,7 +192,7 @@ def test_a_missing_file_is_an_error_and_not_an_empty_list(place: Path, name: str
 
 def test_the_list_of_another_key_is_an_error(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("other")
-    Suppression.open(elsewhere).add([(FREE, OTHER)])
+    Suppression.open(elsewhere / "suppression").add([(FREE, OTHER)])
     shutil.copy(elsewhere / "suppression" / "key", place / "suppression" / "key")
     assert damaged(place)
 
@@ -215,16 +215,16 @@ def test_a_failure_at_any_call_leaves_the_old_list_or_the_new(
                 raise OSError(errno.EIO, "failed")
             return real(*arguments)
 
-        opened = Suppression.open(place)
+        opened = Suppression.open(place / "suppression")
         monkeypatch.setattr(owner, call, failing)
         try:
             opened.add([(WORK, TEXT)])
         except SiloError:
             monkeypatch.undo()
-            held = len(Suppression.open(place))
+            held = len(Suppression.open(place / "suppression"))
             assert held in (0, 1)
-            Suppression.open(place).add([(WORK, TEXT)])
-            assert Suppression.open(place).blocks(COPY, TEXT)
+            Suppression.open(place / "suppression").add([(WORK, TEXT)])
+            assert Suppression.open(place / "suppression").blocks(COPY, TEXT)
         else:
             monkeypatch.undo()
             assert calls < number

@@ -284,10 +284,7 @@ def _read(path: Path, files: Mapping[str, str]) -> Floats:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        return read_manifest(path, "codec-invalid")
-    except SiloError as error:
-        raise SiloError("codec-invalid", error.message) from None
+    return read_manifest(path, missing="codec-invalid", damaged="codec-invalid")
 
 
 def _require_shapes(codec: Codec) -> None:

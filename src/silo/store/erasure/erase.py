@@ -4,42 +4,38 @@ Accepted: the intent is on the disk (`pending.json`) and no query finds the docu
 out (suppression), the buckets are written anew without them and exchanged, the usage ledger loses their names, readers
 of the old generation are waited for, digest and residue are checked, and the receipt is signed and logged: done. A
 crash in between is finished at the next opening. `pending.json` is removed in the end: it is the only place that names
-the documents.
+the documents. `Store.erase` calls the steps below in this order.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from silo.errors import SiloError
 from silo.files import canonical_json, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
-from silo.store.bucket import Bucket, Part
+from silo.store.bucket import Bucket
 from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
+from silo.store.erasure.log import AuditLog
 from silo.store.erasure.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
 from silo.store.erasure.residue import Traces, scan
 from silo.store.erasure.suppression import Suppression
-from silo.store.generation import BUCKETS, READERS, Generation
+from silo.store.manifest import Generation
+from silo.store.paths import StorePaths
 from silo.store.policy import Selector
-from silo.store.usage import redact_usage
 from silo.store.view import View
-from silo.store.write import Change, apply
+from silo.store.write import BucketBuilder, Change, apply_change
 
-if TYPE_CHECKING:
-    from silo.store.store import Store
-
-Listing = Callable[[Sequence[str]], tuple[ModelListing, ...]]
+ListModels = Callable[[Sequence[str]], tuple[ModelListing, ...]]
 """Which models list any of these documents as training text."""
 
 DRAIN_SECONDS = 30.0
-PENDING, RECEIPTS, KEY = "pending.json", "receipts", "keys/receipts.pem"
 _FORMAT = "silo-pending-1"
 
 
@@ -55,192 +51,173 @@ class Erased:
     copies: tuple[Copy, ...] = ()
 
 
-def selected(store: Store, selector: Selector) -> list[Document]:
-    """The documents an erasure would remove."""
-    return list(store.documents(selector))
+def choose_documents(view: View, selector: Selector, *, copies: bool) -> tuple[list[str], tuple[Copy, ...]]:
+    """The ids that an erasure takes out, and with `copies` those of other owners, which are only listed.
 
-
-def erase(store: Store, selector: Selector, *, suppress: bool, copies: bool) -> Erased:
-    """Erase what a selector means. Copies that the same owner holds go too; those of others are only listed."""
-    if not selector:
-        raise SiloError("usage", "say what to erase: a document, owner, source, licence, domain or query")
-    begun = time.perf_counter()
-    with store.writing():
-        if (store.root / PENDING).exists():
-            finish_erasure(store)
-        gone = selected(store, selector)
-        listed: list[Copy] = []
-        if copies and gone:
-            owners = {document.owner for document in gone}
-            found = find_copies(gone, store.documents())
-            own = {copy.id for copy in found if copy.owner and copy.owner in owners}
-            gone += [document for document in store.documents() if document.id in own]
-            listed = [copy for copy in found if copy.id not in own]
-        if not gone:
-            return Erased((), _since(begun), _since(begun), None, {}, tuple(listed))
-        salts = _accept(store, sorted(document.id for document in gone), suppress=suppress)
-        accepted = _since(begun)
-        receipt = finish_erasure(store)
-    return Erased(tuple(salts), accepted, _since(begun), receipt, salts, tuple(listed))
-
-
-def _since(begun: float) -> float:
-    return round(1000 * (time.perf_counter() - begun), 3)
-
-
-def _accept(store: Store, names: list[str], *, suppress: bool) -> dict[str, str]:
-    """Make the intent durable; from here on nobody finds the documents."""
-    salts = new_salts(names)
-    with store.reading() as view:
-        content = {
-            "format": _FORMAT,
-            "documents": salts,
-            "suppress": suppress,
-            "accepted": datetime.now(UTC).isoformat(),
-            "generation": view.generation.fingerprint,
-            "digest": view.generation.digest,
-        }
-    write_json(store.root / PENDING, content)
-    store.journal().append("erase-accepted", {"documents": len(names)})
-    store.refresh()
-    return salts
-
-
-def pending_documents(path: Path) -> frozenset[bytes]:
-    """The documents of an erasure that was accepted and is not done."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return frozenset()
-    except ValueError:
-        raise SiloError("store-damaged", f"{path} is not as it was written") from None
-    return frozenset(bytes.fromhex(name) for name in content["documents"])
-
-
-def finish_erasure(store: Store) -> Path:
-    """Carry out what `pending.json` says, from wherever it was cut off; returns the receipt."""
-    pending = json.loads((store.root / PENDING).read_bytes())
-    names = frozenset(bytes.fromhex(name) for name in pending["documents"])
-    store.refresh()
-    with store.reading() as view:
-        before, work = view.generation, _Work.of(view, names)
-        if pending["suppress"]:
-            Suppression.open(store.root).add((name, text) for name, text in work.texts)
-        steps = apply(store.workshop(), before, view.buckets, Change(leaving=names))
-        after = [before, *steps][-1]
-        expected = work.digest_before - work.digest
-    store.refresh()
-    redact_usage(store.root, names)
-    checks = _checks(store, before, after, work, expected)
-    receipt = _sign(store, pending, after, work, checks)
-    remove_file(store.root / PENDING)
-    sync_directory(store.root)
-    store.refresh()
-    return receipt
+    Copies that the same owner holds go too.
+    """
+    chosen: list[Document] = list(view.documents(selector))
+    listed: list[Copy] = []
+    ids = {document.id for document in chosen}
+    if copies and chosen:
+        owners = {document.owner for document in chosen}
+        alike = find_copies(chosen, view.documents())
+        own = {copy.id for copy in alike if copy.owner and copy.owner in owners}
+        ids |= own
+        listed = [copy for copy in alike if copy.id not in own]
+    return sorted(ids), tuple(listed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What is known of the documents while they are still there; empty if a crash came after they had gone."""
+class PendingErasure:
+    """An erasure that was accepted and is not done, as `pending.json` has it: `salts` by document id."""
 
-    parts: tuple[Part, ...]
-    texts: tuple[tuple[str, str], ...]
+    salts: Mapping[str, str]
+    suppress: bool
+    accepted: str
+    generation: str
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path) -> PendingErasure | None:
+        """The erasure under way, None if there is none."""
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise SiloError("store-damaged", f"{path} is not as it was written") from None
+        plain = {name: content[name] for name in ("suppress", "accepted", "generation", "digest")}
+        return cls(salts=content["documents"], **plain)
+
+    def write(self, path: Path) -> None:
+        """Make the intent durable."""
+        plain = {name: getattr(self, name) for name in ("suppress", "accepted", "generation", "digest")}
+        write_json(path, {"format": _FORMAT, "documents": dict(self.salts), **plain})
+
+    @property
+    def ids(self) -> frozenset[bytes]:
+        return frozenset(bytes.fromhex(document) for document in self.salts)
+
+
+def accept(paths: StorePaths, generation: Generation, ids: Sequence[str], log: AuditLog, *, suppress: bool) -> None:
+    """Make the intent to erase durable; who opens or refreshes the store from here on does not find the documents."""
+    now = datetime.now(UTC).isoformat()
+    pending = PendingErasure(new_salts(ids), suppress, now, generation.fingerprint, generation.digest)
+    pending.write(paths.pending)
+    log.append("erase-accepted", {"documents": len(ids)})
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is known of erased documents once they have left the buckets; little if a crash came after that."""
+
+    before: Generation
+    after: Generation
     traces: Traces
-    digest: Digest
-    digest_before: Digest
+    expected: Digest
     tokens: int
     passages: int
 
-    @classmethod
-    def of(cls, view: View, names: frozenset[bytes]) -> _Work:
-        touched = [bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in names)]
-        parts = [part for bucket in touched for part in bucket.parts()]
-        going = [part for part in parts if part.id in names]
-        rows = [(bucket, row) for bucket in touched for row in map(bucket.find, sorted(names)) if row >= 0]
-        passages = sum(
-            int((bucket.sections["passages.documents"] == row).sum())
-            for bucket, row in rows
-            if "passages.documents" in bucket.sections
-        )
-        return cls(
-            parts=tuple(going),
-            texts=tuple((bucket.document(row).id, bucket.document(row).text) for bucket, row in rows),
-            traces=Traces.of(going).without(part for part in parts if part.id not in names),
-            digest=Digest.of(part.element for part in going),
-            digest_before=sum((bucket.digest for bucket in view.buckets), Digest.of()),
-            tokens=sum(len(part.tokens) for part in going),
-            passages=passages,
-        )
+
+def remove_documents(view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder) -> Removal:
+    """Keep the works out if that was asked for, and write the buckets anew without them."""
+    ids = pending.ids
+    touched = [bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in ids)]
+    documents = [document for bucket in touched for document in bucket.encoded_documents()]
+    leaving = [document for document in documents if document.id in ids]
+    rows = [(bucket, row) for bucket in touched for row in map(bucket.find, sorted(ids)) if row >= 0]
+    if pending.suppress:
+        works = (bucket.document(row) for bucket, row in rows)
+        Suppression.open(paths.suppression).add((work.id, work.text) for work in works)
+    traces = Traces.of(leaving).without(document for document in documents if document.id not in ids)
+    before = sum((bucket.digest for bucket in view.buckets), Digest.of())
+    return Removal(
+        before=view.generation,
+        after=apply_change(paths, builder, view.generation, view.buckets, Change(leaving=ids)),
+        traces=traces,
+        expected=before - Digest.of(document.element for document in leaving),
+        tokens=sum(len(document.tokens) for document in leaving),
+        passages=sum(_count_passages(bucket, row) for bucket, row in rows),
+    )
 
 
-def _checks(store: Store, before: Generation, after: Generation, work: _Work, expected: Digest) -> dict[str, Any]:
-    """Wait for old readers, then look at what is left."""
-    drained = before.fingerprint == after.fingerprint or _drain(store.root, before)
+def _count_passages(bucket: Bucket, row: int) -> int:
+    owners = bucket.sections.get("passages.documents")
+    return 0 if owners is None else int((owners == row).sum())
+
+
+def check_removal(view: View, removal: Removal, paths: StorePaths) -> dict[str, bool | int]:
+    """Wait for old readers, then look at what is left; `view` is of the generation after."""
+    before, after = removal.before, removal.after
+    drained = before.fingerprint == after.fingerprint or _drain(paths.reader_lock(before.fingerprint))
     fresh = [name for prefix, name in after.files().items() if after.buckets[prefix] not in before.buckets.values()]
-    with store.reading() as view:
-        traces = _unshared(work.traces, view)
-        looked = scan([*(store.root / "data" / BUCKETS / name for name in fresh), *_beside(store.root)], traces)
-        digest = sum((_recomputed(bucket, before, after) for bucket in view.buckets), Digest.of())
+    traces = _leave_out_names(removal.traces, view)
+    residue = scan([*(paths.buckets / name for name in fresh), *paths.beside_data()], traces)
+    digest = sum((_recompute_digest(bucket, before, after) for bucket in view.buckets), Digest.of())
+    published = removal.expected.published(after.config.fingerprint)
     return {
-        "digest-recomputed": digest == expected and after.digest == expected.published(store.config.fingerprint),
+        "digest-recomputed": digest == removal.expected and after.digest == published,
         "readers-drained": drained,
         "residue-windows": len(traces),
-        "residue-files": looked.files,
-        "residue-hits": len(looked.hits),
+        "residue-files": residue.files,
+        "residue-hits": len(residue.hits),
     }
 
 
-def _unshared(traces: Traces, view: View) -> Traces:
+def _leave_out_names(traces: Traces, view: View) -> Traces:
     """Without those that are names (owners, licences and the like) of documents that stay: files rightly hold them."""
-    names = {name for bucket in view.buckets for held in bucket.names.values() for name in held}
+    names = {name for bucket in view.buckets for values in bucket.names.values() for name in values}
     return traces.not_in([canonical_json(sorted(names))])
 
 
-def _recomputed(bucket: Bucket, before: Generation, after: Generation) -> Digest:
+def _recompute_digest(bucket: Bucket, before: Generation, after: Generation) -> Digest:
     """The digest of a bucket: made again from its documents if it was written anew."""
     if before.buckets.get(bucket.prefix) == after.buckets[bucket.prefix]:
         return bucket.digest
-    return Digest.of(part.element for part in bucket.parts())
+    return Digest.of(document.element for document in bucket.encoded_documents())
 
 
-def _beside(root: Path) -> list[Path]:
-    """Everything in the store's folder but its data and the intent, which goes last."""
-    return [path for path in root.iterdir() if path.name not in ("data", PENDING, "codec", "tokenizer.json")]
-
-
-def _drain(root: Path, generation: Generation) -> bool:
+def _drain(reader_lock: Path) -> bool:
     """Wait until nobody reads a generation any more."""
-    lock = root / READERS / generation.fingerprint[:32]
     end = time.monotonic() + DRAIN_SECONDS
-    while is_held(lock):
+    while is_held(reader_lock):
         if time.monotonic() > end:
             return False
         time.sleep(0.005)
-    remove_file(lock)
+    remove_file(reader_lock)
     return True
 
 
-def _sign(store: Store, pending: dict[str, Any], after: Generation, work: _Work, checks: dict[str, Any]) -> Path:
-    salts: dict[str, str] = pending["documents"]
+def sign_receipt(
+    removal: Removal,
+    pending: PendingErasure,
+    checks: Mapping[str, bool | int],
+    paths: StorePaths,
+    log: AuditLog,
+    models: tuple[ModelListing, ...],
+) -> Path:
+    """Log the erasure, write its receipt, and forget the intent: from here on it is done."""
     erasure = Erasure(
-        config=store.config.fingerprint,
-        documents=tuple(sorted(salts)),
-        tokens=work.tokens,
-        passages=work.passages,
-        generation_before=pending["generation"],
-        generation_after=after.fingerprint,
-        digest_before=pending["digest"],
-        digest_after=after.digest,
-        accepted=datetime.fromisoformat(pending["accepted"]),
+        config=removal.after.config.fingerprint,
+        documents=tuple(sorted(pending.salts)),
+        tokens=removal.tokens,
+        passages=removal.passages,
+        generation_before=pending.generation,
+        generation_after=removal.after.fingerprint,
+        digest_before=pending.digest,
+        digest_after=removal.after.digest,
+        accepted=datetime.fromisoformat(pending.accepted),
         checks=checks,
-        models=store.listing(sorted(salts)),
+        models=models,
     )
-    journal = store.journal()
-    journal.append("erased", log_facts(erasure, salts))
-    key = load_or_make_key(store.root / KEY)
-    receipt = make_receipt(erasure, salts, key=key, log=journal.head(), done=datetime.now(UTC))
-    folder = store.root / RECEIPTS
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{journal.head().n:06d}-{journal.head().hash[:12]}.json"
+    log.append("erased", log_facts(erasure, pending.salts))
+    head = log.head()
+    key = load_or_make_key(paths.signing_key)
+    receipt = make_receipt(erasure, pending.salts, key=key, log=head, done=datetime.now(UTC))
+    paths.receipts.mkdir(exist_ok=True)
+    path = paths.receipts / f"{head.n:06d}-{head.hash[:12]}.json"
     write_json(path, receipt)
+    remove_file(paths.pending)
+    sync_directory(paths.root)
     return path

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from silo.errors import SiloError
-from silo.files import (
-    append_durably,
-    canonical_json,
-    disk_errors,
-    fingerprint,
-    sync_file,
-    write_atomic,
-)
+from silo.files import append_line, canonical_json, cut_torn_line, fingerprint
 
 NOTHING_BEFORE = "0" * 64
 """`previous` of the first entry, and the hash of the head of an empty log."""
@@ -57,7 +49,7 @@ class Entry:
     hash: str
 
 
-class Journal:
+class AuditLog:
     """An opened log. One process at a time may write: the caller holds the store's lock."""
 
     def __init__(self, path: Path, entries: list[Entry], size: int, *, read_only: bool) -> None:
@@ -71,14 +63,14 @@ class Journal:
     def open(cls, path: Path, *, read_only: bool = False) -> Self:
         """Read the whole log and check it; a writer makes a missing one and cuts off a torn last line."""
         if not read_only and not path.exists():
-            write_atomic(path, b"")
+            cut_torn_line(path)
         data = _read(path)
         size = data.rfind(b"\n") + 1
         entries = _entries(path, data[:size])
         if size < len(data):
             _require_torn(path, data[size:])
             if not read_only:
-                _cut(path, size)
+                cut_torn_line(path)
         return cls(path, entries, size, read_only=read_only)
 
     @property
@@ -101,11 +93,10 @@ class Journal:
         self._require_writable()
         line = _line(self.head(), kind, content)
         self._failed = True
-        append_durably(self._path, line + b"\n")
+        self._size = append_line(self._path, line + b"\n")
         self._failed = False
         entry = _entry(line)
         self._entries.append(entry)
-        self._size += len(line) + 1
         return entry
 
     def _require_writable(self) -> None:
@@ -172,12 +163,6 @@ def _require_torn(path: Path, tail: bytes) -> None:
         return
     if end < len(text):
         raise _damaged(path, "the end of the last line was changed")
-
-
-def _cut(path: Path, size: int) -> None:
-    with disk_errors(path):
-        os.truncate(path, size)
-    sync_file(path)
 
 
 def _damaged(path: Path, what: str) -> SiloError:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from silo.errors import SiloError
 from silo.files import canonical_json, fingerprint, write_atomic, write_private
-from silo.store.erasure.log import Head, Journal
+from silo.store.erasure.log import AuditLog, Head
 
 FORMAT = "silo-receipt-1"
 KIND = "erasure"
@@ -97,25 +97,23 @@ def make_receipt(
     return signed
 
 
-def check_receipt(
-    content: Mapping[str, Any], *, key: bytes | None = None, journal: Path | None = None
-) -> dict[str, Any]:
+def check_receipt(content: Mapping[str, Any], *, key: bytes | None = None, log: Path | None = None) -> dict[str, Any]:
     """Check a receipt and say what it shows; the error is `receipt-invalid`.
 
     `key` is the public key one trusts, 32 bytes or PEM: without it the signature shows only that nothing was changed
-    since whoever holds the named key signed it. `journal` is a copy of the log, which must hold the erasure.
+    since whoever holds the named key signed it. `log` is a copy of the log, which must hold the erasure.
     """
     _require_shape(content)
     public = _decoded(content["public_key"], 32)
     if key is not None and _public_key(key) != public:
         raise _invalid("it was signed by another key than the one given")
     _check_signature(content, public)
-    if journal is not None:
-        _check_log(content, journal)
+    if log is not None:
+        _check_log(content, log)
     return {
         "valid": True,
         "key_checked": key is not None,
-        "log_checked": journal is not None,
+        "log_checked": log is not None,
         "log_entry": content["log"]["n"],
         **content["counts"],
         **{name: content[name] for name in ("accepted", "done", "checks")},
@@ -214,7 +212,7 @@ def _check_signature(content: Mapping[str, Any], public: bytes) -> None:
 
 def _check_log(content: Mapping[str, Any], path: Path) -> None:
     """The log holds the entry, and both say the same of the erasure."""
-    entries, n = Journal.open(path, read_only=True).entries, content["log"]["n"]
+    entries, n = AuditLog.open(path, read_only=True).entries, content["log"]["n"]
     if not 1 <= n <= len(entries) or entries[n - 1].hash != content["log"]["hash"]:
         raise _invalid(f"{path} does not hold entry {n} as the receipt names it", "get the log that belongs to it")
     logged = entries[n - 1].content

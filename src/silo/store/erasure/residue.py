@@ -20,7 +20,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from silo.store.bucket import Part, unpack
+from silo.store.bucket import EncodedDocument, unpack
 
 WINDOW = 16
 MOST_WINDOWS = 1 << 14
@@ -30,13 +30,13 @@ _ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08"
 _LARGEST_UNPACKED = 1 << 28
 
 
-def forms(part: Part) -> Iterator[bytes]:
+def forms(document: EncodedDocument) -> Iterator[bytes]:
     """Every form in which a document could lie about."""
-    text = str(json.loads(unpack(part.frame))["text"])
-    yield from (text.encode(), text.encode("utf-16-le"), json.dumps(text).encode(), part.frame)
-    yield from (part.id, part.id.hex().encode())
-    yield from (part.tokens[1:].astype(kind).tobytes() for kind in ("<u2", "<u4"))
-    yield part.codes.tobytes()
+    text = str(json.loads(unpack(document.record))["text"])
+    yield from (text.encode(), text.encode("utf-16-le"), json.dumps(text).encode(), document.record)
+    yield from (document.id, document.id.hex().encode())
+    yield from (document.tokens[1:].astype(kind).tobytes() for kind in ("<u2", "<u4"))
+    yield document.codes.tobytes()
 
 
 class Traces:
@@ -49,17 +49,17 @@ class Traces:
         _enter(self._halves, self._table)
 
     @classmethod
-    def of(cls, parts: Iterable[Part], more: Iterable[bytes] = ()) -> Traces:
+    def of(cls, documents: Iterable[EncodedDocument], more: Iterable[bytes] = ()) -> Traces:
         """The windows of some documents, and of more bytes that belong to them, such as their keys."""
-        whole = [form for part in parts for form in forms(part)]
-        return cls(window for form in [*whole, *more] for window in _windows(form))
+        every = [form for document in documents for form in forms(document)]
+        return cls(window for form in [*every, *more] for window in _windows(form))
 
     def __len__(self) -> int:
         return len(self.windows)
 
-    def without(self, kept: Iterable[Part]) -> Traces:
+    def without(self, staying: Iterable[EncodedDocument]) -> Traces:
         """Those that documents which stay do not have, neither in their text nor in the rest of their records."""
-        return self.not_in(form for part in kept for form in (*forms(part), unpack(part.frame)))
+        return self.not_in(form for item in staying for form in (*forms(item), unpack(item.record)))
 
     def not_in(self, forms: Iterable[bytes]) -> Traces:
         """Those that occur in none of some bytes."""

@@ -25,7 +25,7 @@ from silo.files import canonical_json, commit, disk_errors, remove_tree, sync_di
 from silo.text.normalise import normalise, text_hash
 
 FORMAT = "silo-suppression-1"
-DIRECTORY, KEY_FILE, LIST_FILE = "suppression", "key", "suppressed.json"
+KEY_FILE, LIST_FILE = "key", "suppressed.json"
 KEY_BYTES = 32
 LEAST_LETTERS = 32
 """Texts with fewer letters and digits are compared with their punctuation: a few letters are nobody's work."""
@@ -44,12 +44,11 @@ class Suppression:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Read the list kept under `directory`; where there is none it is empty and nothing is written."""
-        place = directory / DIRECTORY
-        if not place.exists():
-            return cls(place, b"", {})
-        key = _key(place / KEY_FILE)
-        return cls(place, key, _documents(place / LIST_FILE, key))
+        """Read the list kept in `directory`; where there is none it is empty and nothing is written."""
+        if not directory.exists():
+            return cls(directory, b"", {})
+        key = _key(directory / KEY_FILE)
+        return cls(directory, key, _documents(directory / LIST_FILE, key))
 
     def __len__(self) -> int:
         """How many documents are kept out."""

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, file_sha256
+from silo.files import file_sha256
 from silo.progress import Advance
 from silo.search.knn.codec import Encoded
-from silo.search.knn.index import KeyRows, RowSearch
-from silo.store.add import encode
-from silo.store.bucket import Bucket
+from silo.search.knn.index import KeyRows, RowSearch, SearchTables
+from silo.store.bucket import EncodedDocument
+from silo.store.encode import DocumentPipeline
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.log import Journal
-from silo.store.generation import BUCKETS, LOG, Generation
+from silo.store.erasure.log import AuditLog
+from silo.store.manifest import Generation, stray_files
 from silo.store.partition import leaves, sizes_of
+from silo.store.paths import StorePaths
 from silo.store.sections import key_rows
-from silo.store.spool import Waiting
-
-if TYPE_CHECKING:
-    from silo.store.store import Store
+from silo.store.view import PROBES, View
+from silo.store.write import BucketBuilder, SpooledDocument
 
 _TEST_ROWS, _TEST_KEYS, _TEST_NEIGHBOURS = 20_000, 16, 64
 RECALL_BAR = 0.5
@@ -48,77 +47,67 @@ class Verified:
         return {**{name: getattr(self, name) for name in names}, "problems": list(self.problems)}
 
 
-def verify(store: Store, *, keys: bool, advance: Advance) -> Verified:
-    """Read every byte again; with `keys`, also encode every document again."""
-    problems: list[str] = []
-    with store.reading() as view:
-        generation = view.generation
-        problems += _file_problems(store.root / "data", generation)
-        total = Digest.of()
-        for at, bucket in enumerate(view.buckets):
-            parts = list(bucket.parts())
-            total += Digest.of(part.element for part in parts)
-            mark = hashlib.sha256(b"".join(store.workshop().build(parts))).hexdigest()
-            if mark != generation.buckets[bucket.prefix].sha256:
-                problems.append(f"bucket {bucket.prefix or 'root'} is not what its documents make")
-            if keys and not _same_keys(store, bucket):
-                problems.append(f"bucket {bucket.prefix or 'root'} has other keys than its documents give")
-            advance("verify", at + 1, len(view.buckets))
-        if total.published(store.config.fingerprint) != generation.digest:
-            problems.append("the digest is not that of the documents")
-        wanted = leaves(sizes_of(bucket.index for bucket in view.buckets), store.config.bucket_bytes)
-        if wanted != [bucket.prefix for bucket in view.buckets]:
-            problems.append("the buckets are not those its documents make: run `silo store compact`")
-        log = store.root / LOG
-        entries = len(Journal.open(log, read_only=True).entries) if log.exists() else 0
-        totals = generation.totals
+def verify(
+    view: View, *, paths: StorePaths, builder: BucketBuilder, pipeline: DocumentPipeline | None, advance: Advance
+) -> Verified:
+    """Read every byte again; with a `pipeline`, also encode every document again."""
+    generation, config = view.generation, view.generation.config
+    problems = _file_problems(paths, generation)
+    total = Digest.of()
+    for at, bucket in enumerate(view.buckets):
+        documents = list(bucket.encoded_documents())
+        total += Digest.of(document.element for document in documents)
+        checksum = hashlib.sha256(b"".join(builder.build(documents))).hexdigest()
+        if checksum != generation.buckets[bucket.prefix].sha256:
+            problems.append(f"bucket {bucket.prefix or 'root'} is not what its documents make")
+        if pipeline is not None and not _encode_alike(documents, pipeline):
+            problems.append(f"bucket {bucket.prefix or 'root'} has other keys than its documents give")
+        advance("verify", at + 1, len(view.buckets))
+    if total.published(config.fingerprint) != generation.digest:
+        problems.append("the digest is not that of the documents")
+    layout = leaves(sizes_of(bucket.index for bucket in view.buckets), config.bucket_bytes)
+    if layout != [bucket.prefix for bucket in view.buckets]:
+        problems.append("the buckets are not those its documents make: run `silo store compact`")
+    entries = len(AuditLog.open(paths.log, read_only=True).entries) if paths.log.exists() else 0
+    totals = generation.totals
     return Verified(
         len(view.buckets), totals["documents"], totals["tokens"], generation.digest, entries, tuple(problems)
     )
 
 
-def _file_problems(data: Path, generation: Generation) -> list[str]:
-    files = generation.files()
-    found = {path.name for path in (data / BUCKETS).iterdir()}
-    problems = [f"{name} is in no manifest" for name in sorted(found - set(files.values()))]
-    problems += [f"{path.name} does not belong here" for path in data.iterdir() if path.name not in (MANIFEST, BUCKETS)]
-    for prefix, name in files.items():
-        if name not in found:
+def _file_problems(paths: StorePaths, generation: Generation) -> list[str]:
+    problems = [
+        f"{path.name} is in no manifest" if path.parent == paths.buckets else f"{path.name} does not belong here"
+        for path in sorted(stray_files(paths, generation))
+    ]
+    for prefix, name in generation.files().items():
+        if not (paths.buckets / name).exists():
             problems.append(f"{name} is missing")
-        elif file_sha256(data / BUCKETS / name) != generation.buckets[prefix].sha256:
+        elif file_sha256(paths.buckets / name) != generation.buckets[prefix].sha256:
             problems.append(f"{name} differs from the manifest")
     return problems
 
 
-def _same_keys(store: Store, bucket: Bucket) -> bool:
-    if store.encoder is None:
-        raise SiloError("store-mismatch", "encoding again needs the model the store was made with")
-    held = list(bucket.parts())
-    waiting = [Waiting(part.id, part.mark, part.text_bytes, part.frame) for part in held]
-    again = encode(store, waiting)
-    return all(old.element == new.element for old, new in zip(held, again, strict=True))
+def _encode_alike(documents: Sequence[EncodedDocument], pipeline: DocumentPipeline) -> bool:
+    spooled = [SpooledDocument(item.id, item.text_hash, item.text_bytes, item.record) for item in documents]
+    return all(old.element == new.element for old, new in zip(documents, pipeline.encode(spooled), strict=True))
 
 
-def self_test(store: Store) -> dict[str, float]:
+def self_test(view: View, tables: SearchTables) -> dict[str, float]:
     """Search for sampled rows of one bucket: distances against exact ones, and recall with the usual probes."""
-    tables = store.search_tables()
-    with store.reading() as view:
-        if not view.buckets:
-            return {"rows": 0, "recall": 1.0, "distance_error": 0.0}
-        rows, codes = _sample(key_rows(max(view.buckets, key=lambda bucket: len(bucket.tokens))))
-        search = RowSearch(tables, [rows])
-        exact = tables.codec.reconstruct(codes)
-        rng = np.random.default_rng(0)
-        chosen = rng.permutation(len(rows))[:_TEST_KEYS]
-        keys = tables.codec.decode(Encoded(codes.lists[chosen], codes.codes[chosen]))
-        k = min(_TEST_NEIGHBOURS, len(rows))
-        truth = _exact_distances(tables.codec.transform(keys), exact)
-        everything = search.search(keys, k, probes=tables.codec.settings.lists)
-        usual = search.search(keys, k, probes=8)
-        wanted = np.sort(truth, axis=1)[:, :k]
-        error = float(np.abs(everything.distances - wanted).max() / max(1e-9, float(wanted.max())))
-        pairs = zip(everything.places, usual.places, strict=True)
-        recall = float(np.mean([len(set(one) & set(other)) / k for one, other in pairs]))
+    if not view.buckets:
+        return {"rows": 0, "recall": 1.0, "distance_error": 0.0}
+    rows, codes = _sample(key_rows(max(view.buckets, key=lambda bucket: len(bucket.tokens))))
+    index = RowSearch(tables, [rows])
+    chosen = np.random.default_rng(0).permutation(len(rows))[:_TEST_KEYS]
+    keys = tables.codec.decode(Encoded(codes.lists[chosen], codes.codes[chosen]))
+    k = min(_TEST_NEIGHBOURS, len(rows))
+    everything = index.search(keys, k, probes=tables.codec.settings.lists)
+    usual = index.search(keys, k, probes=PROBES)
+    exact = np.sort(_exact_distances(tables.codec.transform(keys), tables.codec.reconstruct(codes)), axis=1)[:, :k]
+    error = float(np.abs(everything.distances - exact).max() / max(1e-9, float(exact.max())))
+    pairs = zip(everything.places, usual.places, strict=True)
+    recall = float(np.mean([len(set(one) & set(other)) / k for one, other in pairs]))
     if error > _TOLERANCE:
         raise SiloError("search-unfit", f"distances are off by {error:.1e}: the search kernel does not work here")
     if recall < RECALL_BAR:

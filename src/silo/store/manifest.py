@@ -1,0 +1,167 @@
+"""What a store is made for, what it holds, and how one generation follows another: old state or new, nothing between.
+
+`data/manifest.json` holds the configuration (searches, and tokenizer, model and codec by fingerprint), the checksum
+and counts of every bucket, and the digest. A change writes new bucket files, then the manifest in one rename, then
+removes the old files. Files that the manifest does not name are removed when the store is opened for writing, never
+adopted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+from silo.files import fingerprint, read_manifest, remove_file, sync_directory, write_durably, write_manifest
+from silo.store.bucket import Bucket
+from silo.store.erasure.digest import Digest
+from silo.store.partition import bucket_file
+from silo.store.paths import StorePaths
+
+FORMAT = "silo-store-1"
+SEARCHES = ("knn", "ngram", "bm25")
+BUCKET_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Everything beside the documents that shapes the bytes of a store.
+
+    `model` and `codec` are "" without knn; `analysis` (how passages are cut into words) is "" without bm25.
+    """
+
+    searches: tuple[str, ...]
+    tokenizer: str
+    vocabulary: int
+    begin: int
+    model: str = ""
+    codec: str = ""
+    passage_tokens: int = 0
+    passage_stride: int = 0
+    analysis: str = ""
+    bucket_bytes: int = BUCKET_BYTES
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the configuration."""
+        return fingerprint(self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self), "searches": list(self.searches)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> StoreConfig:
+        """The inverse of `as_json`."""
+        plain = dict(content)
+        if plain.pop("format", None) != FORMAT:
+            raise SiloError("not-a-store", f"the store has format {content.get('format')!r}, not {FORMAT!r}")
+        return cls(**{**plain, "searches": tuple(plain["searches"])})
+
+    def require(self, search: str) -> None:
+        """Refuse a search that the store was not made for."""
+        if search not in self.searches:
+            raise SiloError("search-missing", f"this store has no {search} search, only {', '.join(self.searches)}")
+
+
+def chosen_searches(names: Iterable[str]) -> tuple[str, ...]:
+    """Some of the searches, in a fixed order."""
+    wanted = set(names)
+    if not wanted or wanted - set(SEARCHES):
+        raise SiloError("usage", f"searches are {', '.join(SEARCHES)}, not '{', '.join(sorted(wanted))}'")
+    return tuple(name for name in SEARCHES if name in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
+    """One bucket in the manifest."""
+
+    sha256: str
+    bytes: int
+    documents: int
+    tokens: int
+    text_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A consistent state of a store: configuration, buckets by prefix, published digest."""
+
+    config: StoreConfig
+    buckets: Mapping[str, BucketEntry] = field(default_factory=dict)
+    digest: str = ""
+    fingerprint: str = ""
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Documents, tokens, bytes of text and bytes on disk."""
+        names = ("documents", "tokens", "text_bytes", "bytes")
+        return {name: sum(getattr(entry, name) for entry in self.buckets.values()) for name in names}
+
+    def files(self) -> dict[str, str]:
+        """The file of each bucket, by prefix."""
+        return {prefix: bucket_file(prefix, entry.sha256) for prefix, entry in self.buckets.items()}
+
+
+def read_generation(paths: StorePaths) -> Generation:
+    """The current generation of a store."""
+    content = read_manifest(paths.data, missing="not-a-store", damaged="store-damaged")
+    try:
+        buckets = {prefix: BucketEntry(**entry) for prefix, entry in sorted(content["buckets"].items())}
+        config = StoreConfig.from_json(content["config"])
+    except (KeyError, TypeError, AttributeError):
+        raise SiloError("not-a-store", f"{paths.data} is not the data of a store") from None
+    return Generation(config, buckets, content["digest"], content["fingerprint"])
+
+
+def write_generation(
+    paths: StorePaths, config: StoreConfig, buckets: Mapping[str, BucketEntry], digest: Digest
+) -> Generation:
+    """Make a generation the current one; its bucket files must be on the disk already."""
+    entries = {prefix: asdict(entry) for prefix, entry in sorted(buckets.items())}
+    published = digest.published(config.fingerprint)
+    content: dict[str, Any] = {"config": config.as_json(), "buckets": entries, "digest": published}
+    mark = write_manifest(paths.data, content)
+    return Generation(config, dict(sorted(buckets.items())), published, mark)
+
+
+def write_bucket(paths: StorePaths, prefix: str, pieces: list[bytes]) -> BucketEntry:
+    """Put the file of a bucket on the disk under the name its content gives it."""
+    checksum = hashlib.sha256()
+    for piece in pieces:
+        checksum.update(piece)
+    write_durably(paths.buckets / bucket_file(prefix, checksum.hexdigest()), *pieces)
+    bucket = Bucket(prefix, memoryview(b"".join(pieces)))
+    text_bytes = int(bucket.index["text_bytes"].sum(dtype="int64"))
+    return BucketEntry(checksum.hexdigest(), sum(map(len, pieces)), len(bucket), len(bucket.tokens), text_bytes)
+
+
+def sync_buckets(paths: StorePaths) -> None:
+    """Make the names of new bucket files durable, before a manifest names them."""
+    sync_directory(paths.buckets)
+
+
+def remove_buckets(paths: StorePaths, names: Iterable[str]) -> None:
+    """Remove bucket files that no manifest names any more."""
+    for name in names:
+        remove_file(paths.buckets / name)
+    sync_directory(paths.buckets)
+
+
+def stray_files(paths: StorePaths, generation: Generation) -> list[Path]:
+    """Everything under `data` that the manifest does not name."""
+    named = set(generation.files().values())
+    strays = [path for path in paths.data.iterdir() if path not in (paths.manifest, paths.buckets)]
+    return strays + [path for path in paths.buckets.iterdir() if path.name not in named]
+
+
+def remove_strays(paths: StorePaths, generation: Generation) -> None:
+    """Remove everything under `data` that the manifest does not name."""
+    strays = stray_files(paths, generation)
+    for path in strays:
+        remove_file(path)
+    if strays:
+        sync_directory(paths.buckets)
+        sync_directory(paths.data)
