@@ -41,7 +41,7 @@ from silo.records import Right
 from silo.sources import Part, plan
 from silo.sources.evaluation import EvaluationRecord, read_evaluation
 from silo.sources.reader.plan import expand
-from silo.text.normalise import check_kinds
+from silo.text.masks import check_kinds
 from silo.text.tokenizer import load_tokenizer
 
 _LOG = "build.json"

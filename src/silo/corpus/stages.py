@@ -28,7 +28,8 @@ from silo.recipe import MIB, CorpusRecipe, Limits, PiiRecipe, SourceRecipe
 from silo.records import Candidate, Document, Quarantined, Right, Tier, document_id
 from silo.rights import read_header, resolve
 from silo.sources import Part, plan, read
-from silo.text.normalise import check_kinds, mask_personal_data, masked_share, normalise
+from silo.text.masks import check_kinds, mask_personal_data, masked_share
+from silo.text.normalise import normalise
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 _TYPICAL_PACKING = 3.5
