@@ -21,7 +21,6 @@ from silo.errors import SiloError
 from silo.files import MANIFEST, commit, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document
-from silo.search.bm25.words import ANALYSIS
 from silo.search.knn.codec import Codec
 from silo.search.knn.index import SearchTables
 from silo.store.add import Added, add_documents
@@ -37,6 +36,7 @@ from silo.store.sections import KEY_SECTIONS, section_bytes
 from silo.store.view import Following, Neighbours, Passage, View, open_view
 from silo.store.write import Change, Workshop, apply
 from silo.text.tokenizer import Tokenizer, load_tokenizer
+from silo.text.words import ANALYSIS
 
 DATA, CODEC, TOKENIZER, LOCK, ADDING, PENDING = "data", "codec", "tokenizer.json", "lock", "adding", "pending.json"
 PROBES = 8
