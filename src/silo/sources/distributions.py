@@ -17,13 +17,16 @@ from packaging.utils import canonicalize_name
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
-from silo.sources.distribution_rights import distribution_evidence
-from silo.sources.reader.fields import Defaults, assessed, defaults_of
+from silo.rights import is_license_name, read_license_file
+from silo.sources.reader.fields import Defaults, assessed, defaults_of, unreadable_licence
 from silo.sources.reader.files import read_text, walk
-from silo.sources.reader.plan import Part, described, excluded, settle, signals_stamp, size_of, stamp_of
+from silo.sources.reader.plan import SourcePart, described, excluded, settle, signals_stamp, size_of, stamp_of
 
 STDLIB = "stdlib"
 _MAX_BYTES = 1_000_000
+_MAX_LICENSE_BYTES = 1 << 20
+_LONGEST_NAME = 300
+_SAYS_NOTHING = frozenset({"License :: OSI Approved", "License"})
 _DOCS = frozenset({".md", ".rst", ".txt"})
 _INFO = (".dist-info", ".egg-info")
 _TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "test_data", "testdata", "data"})
@@ -31,14 +34,14 @@ _VENDORED = frozenset({"_vendor", "vendor", "_vendored", "vendored", "_vendored_
 _STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "_bundled"})
 
 
-def plan_distributions(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan_distributions(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each distribution named in `paths`; none or `*` means all, and `*` adds the standard library."""
     settled = settle(recipe, base)
     installed = _installed()
     named = recipe.paths or tuple(installed)
     if "*" in named:
         named = (*named, *installed, STDLIB)
-    parts: list[Part] = []
+    parts: list[SourcePart] = []
     for name in sorted({item if item == STDLIB else str(canonicalize_name(item)) for item in named} - {"*"}):
         if excluded(Path(name), recipe.exclude, Path()):
             continue
@@ -53,14 +56,14 @@ def plan_distributions(recipe: SourceRecipe, base: Path) -> list[Part]:
     return parts
 
 
-def _part(name: str, place: Path, recipe: SourceRecipe) -> Part:
+def _part(name: str, place: Path, recipe: SourceRecipe) -> SourcePart:
     root = place if name == STDLIB else place.parent
     members = _stdlib_members(root) if name == STDLIB else _members(place)
     members = [member for member in members if not excluded(root / member, recipe.exclude, root)]
     lines = [described(member, root / member) for member in members]
     if name != STDLIB:
         lines += [described(file, place / file) for file in ("METADATA", "PKG-INFO")]
-    return Part(
+    return SourcePart(
         recipe=recipe,
         path=str(place),
         label=name,
@@ -113,7 +116,7 @@ def _stdlib_members(root: Path) -> list[str]:
     )
 
 
-def read_distribution(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_distribution(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The documents of one distribution."""
     place = Path(part.path)
     defaults = defaults_of(part, limits)
@@ -125,7 +128,7 @@ def read_distribution(part: Part, limits: Limits) -> Iterator[Candidate | Quaran
     try:
         distribution = Distribution.at(place)
         named = f"{distribution.name}-{distribution.version}"
-        evidence = distribution_evidence(distribution, place, part.label)
+        evidence = _evidence(distribution, place, part.label)
     except Exception as error:
         # Broken metadata shows in many ways; without it no file has an owner or a licence.
         yield Quarantined(f"{part.label}/METADATA", "metadata-invalid", f"cannot be read: {type(error).__name__}")
@@ -134,7 +137,7 @@ def read_distribution(part: Part, limits: Limits) -> Iterator[Candidate | Quaran
 
 
 def _documents(
-    part: Part,
+    part: SourcePart,
     root: Path,
     limits: Limits,
     defaults: Defaults,
@@ -160,3 +163,58 @@ def _documents(
             owner=owner,
             meta={"package": named, "path": member},
         )
+
+
+def _evidence(distribution: Distribution, place: Path, label: str) -> tuple[Evidence, ...]:
+    """What METADATA states (PEP 639 first, then classifiers, then the License field), and every licence file.
+
+    A licence file in words nobody knows ("see LICENSE.APACHE") says nothing against a licence that METADATA states.
+    """
+    stated, shipped = _metadata_evidence(distribution, label), _file_evidence(distribution, place, label)
+    if stated:
+        shipped = tuple(item for item in shipped if item.method != "unrecognised")
+    return stated + shipped
+
+
+def _metadata_evidence(distribution: Distribution, label: str) -> tuple[Evidence, ...]:
+    core = distribution.metadata
+    if expressions := core.get_all("License-Expression"):
+        return tuple(assessed(text[:4096], f"{label} METADATA: License-Expression", "pep639") for text in expressions)
+    classifiers = [line.strip() for line in core.get_all("Classifier") or () if line.startswith("License")]
+    telling = [line for line in classifiers if line not in _SAYS_NOTHING]
+    if telling:
+        return tuple(assessed(line[:4096], f"{label} METADATA: Classifier") for line in telling)
+    where = f"{label} METADATA: License"
+    fields = [text.strip() for text in core.get_all("License") or ()]
+    return tuple(
+        assessed(text, where)
+        if len(text) <= _LONGEST_NAME
+        else read_license_file(text[:_MAX_LICENSE_BYTES], where=where)
+        for text in fields
+        if text and text.upper() != "UNKNOWN"
+    )
+
+
+def _file_evidence(distribution: Distribution, place: Path, label: str) -> tuple[Evidence, ...]:
+    declared = [PurePosixPath(name) for name in distribution.metadata.get_all("License-File") or ()]
+    beside = [PurePosixPath(path.name) for path in sorted(place.iterdir())]
+    names = sorted({name for name in (*declared, *beside) if is_license_name(name.name)})
+    evidence = []
+    for name in names:
+        if name.is_absolute() or ".." in name.parts:
+            evidence.append(
+                unreadable_licence("a licence file outside the distribution", f"{label} METADATA: License-File")
+            )
+            continue
+        path = next((path for path in (place / "licenses" / name, place / name) if path.is_file()), None)
+        if path is not None:
+            evidence.append(_read_license(path, f"{label}: {name}"))
+    return tuple(evidence)
+
+
+def _read_license(path: Path, where: str) -> Evidence:
+    try:
+        with path.open("rb") as stream:
+            return read_license_file(stream.read(_MAX_LICENSE_BYTES).decode("utf-8", "replace"), where=where)
+    except (OSError, SiloError):
+        return unreadable_licence("a licence file that cannot be read", where)

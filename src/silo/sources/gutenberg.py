@@ -12,7 +12,7 @@ from silo.recipe import Limits
 from silo.records import Candidate, Evidence, Quarantined, Tier
 from silo.sources.reader.fields import Defaults, assessed, defaults_of, stem
 from silo.sources.reader.files import decode_text
-from silo.sources.reader.plan import Part, refuse_special
+from silo.sources.reader.plan import SourcePart, refuse_special
 
 _START = re.compile(r"^[ \t]*\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG[^*]{0,400}\*\*\*[^\n]*\n?", re.M | re.I)
 _END = re.compile(r"^[ \t]*\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG[^*]{0,400}\*\*\*", re.M | re.I)
@@ -45,7 +45,7 @@ class _Book:
     trailer: str
 
 
-def read_gutenberg(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_gutenberg(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The one book of a file."""
     defaults = defaults_of(part, limits)
     try:

@@ -17,7 +17,16 @@ from silo.records import Candidate, Evidence, Quarantined
 from silo.sources.jsonl import read_lines
 from silo.sources.parquet import read_rows
 from silo.sources.reader.fields import assessed, defaults_of
-from silo.sources.reader.plan import Part, described, excluded, printable, settle, signals_stamp, size_of, stamp_of
+from silo.sources.reader.plan import (
+    SourcePart,
+    described,
+    excluded,
+    printable,
+    settle,
+    signals_stamp,
+    size_of,
+    stamp_of,
+)
 
 _LINES = tuple(name + packed for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 _ENDINGS = (*_LINES, ".parquet")
@@ -27,7 +36,7 @@ _CONFIDENCE = 0.3
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def plan_hub(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan_hub(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each data file; a dataset that is not a local folder is downloaded now."""
     settled = settle(recipe, base)
     parts = [part for name in recipe.paths for part in _plan_dataset(name, settled, base)]
@@ -36,14 +45,14 @@ def plan_hub(recipe: SourceRecipe, base: Path) -> list[Part]:
     return parts
 
 
-def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[Part]:
+def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     local = (base / Path(name).expanduser()).absolute()
     root = local if local.is_dir() else _download(name)
     title = local.name if local.is_dir() else name
     salt = signals_stamp(recipe) + described(_CARD, root / _CARD)
     files = sorted(path for path in root.rglob("*") if path.name.endswith(_ENDINGS) and path.name not in _NOT_DATA)
     return [
-        Part(
+        SourcePart(
             recipe=recipe,
             path=str(root),
             label=printable(f"{title}/{relative}"),
@@ -73,7 +82,7 @@ def _download(name: str) -> Path:
         raise SiloError("input-missing", f"dataset {name} cannot be downloaded: {str(error)[:200]}") from error
 
 
-def read_hub(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The records of one data file, with the dataset's name and folder where they name no source and domain."""
     relative = PurePosixPath(part.members[0])
     defaults = replace(

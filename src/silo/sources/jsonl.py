@@ -10,13 +10,13 @@ from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
 from silo.sources.reader.bytes import lines
 from silo.sources.reader.fields import Defaults, candidate_from, defaults_of
-from silo.sources.reader.plan import Part
+from silo.sources.reader.plan import SourcePart
 from silo.text.strict_json import parse_object
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_jsonl(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_jsonl(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The records of one file in order."""
     return read_lines(Path(part.path), part.label, limits, defaults_of(part, limits))
 

@@ -17,7 +17,7 @@ from silo.records import Candidate, Quarantined
 from silo.sources.html import read_html
 from silo.sources.reader.bytes import lines
 from silo.sources.reader.fields import Defaults, check_text, defaults_of
-from silo.sources.reader.plan import Part
+from silo.sources.reader.plan import SourcePart
 
 _SEPARATOR = re.compile(rb"From \S.{0,200}\d:\d\d")
 """A sender and a time, as in "From ann@example.org Mon Jan  1 00:00:00 2024": prose may begin with "From " too."""
@@ -25,7 +25,7 @@ _SEPARATOR = re.compile(rb"From \S.{0,200}\d:\d\d")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
-def read_mbox(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_mbox(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The messages of one mailbox in order."""
     defaults = defaults_of(part, limits)
     number = 0

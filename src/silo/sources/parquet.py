@@ -12,7 +12,7 @@ from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
 from silo.sources.reader.fields import Defaults, candidate_from, defaults_of
-from silo.sources.reader.plan import Part, refuse_special
+from silo.sources.reader.plan import SourcePart, refuse_special
 from silo.text.strict_json import parse_object
 
 _COLUMN_NAMES = "id text source domain license licence tier owner url origin metadata added created"
@@ -21,7 +21,7 @@ _BATCH_ROWS = 256
 _FREE_BYTES = 64 << 20
 
 
-def read_parquet(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_parquet(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The rows of one file in order."""
     return read_rows(Path(part.path), part.label, limits, defaults_of(part, limits))
 

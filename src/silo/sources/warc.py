@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,16 +17,39 @@ from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined, Right
 from silo.rights.signals.robots import read_robots
 from silo.sources.html import Page, read_html
-from silo.sources.http_message import Response, parse_response
 from silo.sources.reader.bytes import unpacked
 from silo.sources.reader.fields import Defaults, assessed, check_text, defaults_of
-from silo.sources.reader.plan import Part, plan_files, refuse_special
+from silo.sources.reader.plan import SourcePart, plan_files, refuse_special
 
 _HTML = ("text/html", "application/xhtml+xml")
+_MAX_HEAD = 1 << 18
+_CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]{1,40})", re.IGNORECASE)
 _NO_AI = frozenset({Right.train, Right.store})
 
 
-def plan_warc(recipe: SourceRecipe, base: Path) -> list[Part]:
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """One stored HTTP response; header names are lower-case, and a name may come several times."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """The first header of that name, or an empty string."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    @property
+    def media_type(self) -> str:
+        return self.header("content-type").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str:
+        found = _CHARSET.search(self.header("content-type"))
+        return found[1] if found else "utf-8"
+
+
+def plan_warc(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each WARC file."""
     _fastwarc()
     return plan_files(recipe, base)
@@ -41,7 +67,7 @@ def _fastwarc() -> Any:
     return warc
 
 
-def read_warc(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_warc(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The HTML and plain text responses of one crawl file in order."""
     warc = _fastwarc()
     defaults = defaults_of(part, limits)
@@ -109,19 +135,67 @@ def _record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Cand
         data = record.reader.read(record.content_length)
         if len(data) < record.content_length:
             raise SiloError("warc-invalid", "the record is cut off")
-        response = parse_response(data, longest)
+        response = _parse_response(data, longest)
         if response.status != 200 or response.media_type not in (*_HTML, "text/plain"):
             return None
         if len(response.body) > longest:
             raise SiloError("file-too-large", f"the page is larger than {longest:,} bytes")
-        text = _decoded(response.body, response.charset)
+        text = _decode_page(response.body, response.charset)
         page = read_html(text) if response.media_type in _HTML else Page("", text, (), (), "")
         return _candidate(page, record, response, defaults)
     except SiloError as error:
         return Quarantined(where, error.code, error.message)
 
 
-def _decoded(data: bytes, charset: str) -> str:
+def _parse_response(data: bytes, max_bytes: int) -> _Response:
+    """Read a response as it went over the wire; the body comes out unpacked and no larger than `max_bytes`."""
+    head, blank, body = data.partition(b"\r\n\r\n")
+    if not blank:
+        head, blank, body = data.partition(b"\n\n")
+    lines = head[:_MAX_HEAD].decode("latin-1").splitlines()
+    status = re.match(r"HTTP/\d(?:\.\d)? (\d{3})\b", lines[0] if lines else "")
+    if not blank or status is None:
+        raise SiloError("warc-invalid", "the record holds no HTTP response")
+    pairs = (line.partition(":") for line in lines[1:] if ":" in line)
+    headers = tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
+    packed = _Response(int(status[1]), headers, body)
+    if "chunked" in packed.header("transfer-encoding").lower():
+        body = _join_chunks(body)
+    return _Response(packed.status, headers, _unpack_body(body, packed.header("content-encoding").lower(), max_bytes))
+
+
+def _join_chunks(body: bytes) -> bytes:
+    pieces: list[bytes] = []
+    at = 0
+    while True:
+        end = body.find(b"\r\n", at)
+        digits = body[at:end].partition(b";")[0].strip() if end >= 0 else b""
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", digits):
+            raise SiloError("warc-invalid", "the chunks of the body are broken")
+        size = int(digits, 16)
+        if size == 0:
+            return b"".join(pieces)
+        pieces.append(body[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+
+
+def _unpack_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise SiloError("warc-invalid", f"the body is packed with {encoding[:40]}, which is not read")
+    raw_deflate = encoding == "deflate" and not body.startswith(b"\x78")
+    stream = zlib.decompressobj(-15 if raw_deflate else 47)
+    try:
+        data = stream.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise SiloError("warc-invalid", f"the body cannot be unpacked: {error}") from None
+    if len(data) <= max_bytes and not stream.eof:
+        raise SiloError("warc-invalid", "the packed body is cut off")
+    return data
+
+
+def _decode_page(data: bytes, charset: str) -> str:
     for name in (charset, "utf-8"):
         try:
             return data.decode(name)
@@ -130,7 +204,7 @@ def _decoded(data: bytes, charset: str) -> str:
     raise SiloError("utf8-invalid", "the page is neither in the character set it names nor in UTF-8")
 
 
-def _candidate(page: Page, record: Any, response: Response, defaults: Defaults) -> Candidate:
+def _candidate(page: Page, record: Any, response: _Response, defaults: Defaults) -> Candidate:
     url = str(record.headers.get("WARC-Target-URI", "")).strip("<> ")
     if len(url) > defaults.max_chars:
         raise SiloError("field-too-long", f"the address has {len(url):,} characters")

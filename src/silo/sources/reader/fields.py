@@ -14,9 +14,9 @@ from typing import Any
 
 from silo.errors import SiloError
 from silo.recipe import Limits
-from silo.records import Candidate, Evidence
+from silo.records import Candidate, Evidence, Tier
 from silo.rights import Signals, assess, load_signals
-from silo.sources.reader.plan import Part
+from silo.sources.reader.plan import SourcePart
 
 _SUFFIXES = (".gz", ".zst", ".jsonl", ".json", ".ndjson", ".parquet", ".warc", ".mbox", ".txt")
 _LICENSE_KEYS = ("license", "licence")
@@ -41,7 +41,7 @@ class Defaults:
         return self.signals.evidence_for(place) if self.signals and place else ()
 
 
-def defaults_of(part: Part, limits: Limits, *, extra: tuple[Evidence, ...] = ()) -> Defaults:
+def defaults_of(part: SourcePart, limits: Limits, *, extra: tuple[Evidence, ...] = ()) -> Defaults:
     """The recipe's own statements, read once for a part."""
     recipe = part.recipe
     stated = (assessed(recipe.license, "recipe: license", "recipe"),) if recipe.license else ()
@@ -67,6 +67,11 @@ def stem(label: str) -> str:
 def assessed(statement: str, where: str, method: str = "", confidence_cap: float = 1.0) -> Evidence:
     """`assess`, remembered: a source repeats few licence statements over many records."""
     return assess(statement, where=where, method=method, confidence_cap=confidence_cap)
+
+
+def unreadable_licence(reason: str, where: str) -> Evidence:
+    """Evidence for a statement that is there but cannot be read: it may forbid anything."""
+    return Evidence(reason, where, "unreadable", 1.0, Tier.restricted)
 
 
 def candidate_from(record: Mapping[str, Any], defaults: Defaults) -> Candidate:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from silo.errors import SiloError
 from silo.recipe import SourceRecipe
-from silo.sources.reader.plan import Part, excluded, printable, refuse_special, signals_stamp, stamp_of
+from silo.sources.reader.plan import SourcePart, excluded, printable, refuse_special, signals_stamp, stamp_of
 
 _PART_FILES = 1000
 _PART_BYTES = 32 << 20
@@ -82,7 +82,7 @@ def plan_members(
     base: Path,
     skip: frozenset[str] = frozenset(),
     salt: str = "",
-) -> list[Part]:
+) -> list[SourcePart]:
     """Parts over the chosen files of a folder, small enough for several processes to share."""
     entries = sorted(walk(root, skip), key=lambda entry: entry.relative)
     lines = (f"{entry.relative}\0{entry.size}\0{entry.modified}" for entry in entries)
@@ -97,7 +97,7 @@ def plan_members(
     ]
     groups = list(_groups(kept))
     return [
-        Part(
+        SourcePart(
             recipe=recipe,
             path=str(root),
             label=root.name if len(groups) == 1 else f"{root.name}[{at}]",

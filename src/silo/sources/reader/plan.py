@@ -16,7 +16,7 @@ from silo.recipe import SourceRecipe
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SourcePart:
     """A piece of a source that one process reads alone.
 
     `label` names it without machine directories; `stamp` changes when the input does. `members` are the files of a
@@ -31,7 +31,7 @@ class Part:
     members: tuple[str, ...] = ()
 
 
-def plan_files(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan_files(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each file that the recipe's paths name."""
     found = [path for pattern in recipe.paths for path in _files(pattern, recipe.kind, base)]
     kept = [path for path in sorted(set(found)) if not excluded(path, recipe.exclude, base)]
@@ -41,7 +41,7 @@ def plan_files(recipe: SourceRecipe, base: Path) -> list[Part]:
     signals = signals_stamp(settled)
     labels = short_labels(kept)
     return [
-        Part(settled, str(path), label, size_of(path), stamp_of([described(path.name, path)], signals))
+        SourcePart(settled, str(path), label, size_of(path), stamp_of([described(path.name, path)], signals))
         for path, label in zip(kept, labels, strict=True)
     ]
 
