@@ -18,10 +18,10 @@ from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
 from silo.rights import load_signals
-from silo.sources.reader.bytes import lines
-from silo.sources.reader.fields import Defaults, candidate_from, defaults_of, licence_evidence
-from silo.sources.reader.files import Entry, plan_members, read_text, shown
-from silo.sources.reader.plan import SourcePart, described, folders, refuse_special, settle
+from silo.sources.reader.bytes import read_file_lines
+from silo.sources.reader.fields import Defaults, defaults_of, make_candidate, stated_licences
+from silo.sources.reader.files import Entry, display_path, plan_members, read_text
+from silo.sources.reader.plan import SourcePart, describe_file, expand_folders, refuse_special, resolve_signals
 from silo.text.strict_json import parse_object
 
 _TEXT = frozenset({".txt", ".md", ".rst", ".text"})
@@ -41,26 +41,26 @@ class _Metadata:
 
 def plan_folder(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """Parts over the text files of each folder; the metadata file is a member that yields only its own problems."""
-    settled = settle(recipe, base)
+    recipe = resolve_signals(recipe, base)
     parts: list[SourcePart] = []
-    for root in folders(recipe, base):
+    for root in expand_folders(recipe, base):
         metadata = _metadata_path(root, recipe.metadata, base)
-        own = replace(settled, metadata=str(metadata or ""))
-        salt = described(metadata.name, metadata) if metadata else ""
+        own = replace(recipe, metadata=str(metadata or ""))
+        salt = describe_file(metadata.name, metadata) if metadata else ""
 
-        def chosen(entry: Entry, about: str = _relative(metadata, root)) -> bool:
+        def choose(entry: Entry, about: str = _relative_to(metadata, root)) -> bool:
             if entry.relative == about:
                 return False
             return entry.suffix in _TEXT and entry.relative not in _SIGNALS
 
-        found = plan_members(root, own, chosen=chosen, base=base, salt=salt)
-        parts += [replace(found[0], members=("", *found[0].members)), *found[1:]] if found else []
+        planned = plan_members(root, own, choose=choose, base=base, salt=salt)
+        parts += [replace(planned[0], members=("", *planned[0].members)), *planned[1:]] if planned else []
     if not parts:
         raise SiloError("input-empty", f"no text files in {', '.join(recipe.paths)}")
     return parts
 
 
-def _relative(metadata: Path | None, root: Path) -> str:
+def _relative_to(metadata: Path | None, root: Path) -> str:
     return metadata.relative_to(root).as_posix() if metadata and metadata.is_relative_to(root) else ""
 
 
@@ -78,10 +78,10 @@ def read_folder(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quaran
             continue
         try:
             text = read_text(root, relative, limits.max_record_bytes)
-            heard = beside.evidence_for("/" + relative) if beside else ()
-            yield _candidate(relative, text, metadata.rows.get(relative, ()), defaults, heard)
+            folder_signals = beside.evidence_for("/" + relative) if beside else ()
+            yield _candidate(relative, text, metadata.rows.get(relative, ()), defaults, folder_signals)
         except SiloError as error:
-            yield Quarantined(shown(root, relative), error.code, error.message)
+            yield Quarantined(display_path(root, relative), error.code, error.message)
 
 
 def _candidate(
@@ -89,25 +89,25 @@ def _candidate(
     text: str,
     rows: tuple[Mapping[str, Any], ...],
     defaults: Defaults,
-    heard: tuple[Evidence, ...],
+    folder_signals: tuple[Evidence, ...],
 ) -> Candidate:
     first = rows[0] if rows else {}
     about = replace(defaults, label=f"{defaults.label}/{relative}")
     extra = {key: value for key, value in first.items() if key not in _RECORD_KEYS and key not in _PATH_KEYS}
     record = {**{key: first.get(key) for key in _RECORD_KEYS if key in first}, "id": relative, "text": text}
-    found = candidate_from({**record, "metadata": extra}, about)
-    more = [evidence for row in rows[1:] for evidence in licence_evidence(row, {}, about)]
-    place = () if found.url else defaults.heard("/" + relative)
-    return replace(found, evidence=(*found.evidence, *more, *place, *heard))
+    candidate = make_candidate({**record, "metadata": extra}, about)
+    further = [evidence for row in rows[1:] for evidence in stated_licences(row, {}, about)]
+    place = () if candidate.url else defaults.signal_evidence("/" + relative)
+    return replace(candidate, evidence=(*candidate.evidence, *further, *place, *folder_signals))
 
 
-def _metadata_path(root: Path, given: str, base: Path) -> Path | None:
+def _metadata_path(root: Path, name: str, base: Path) -> Path | None:
     """The metadata file of a folder: the one given (below the folder or the recipe), or one of the usual names."""
-    if given:
-        found = [place for place in (root / given, base / Path(given).expanduser()) if place.exists()]
-        if not found:
-            raise SiloError("input-missing", f"there is no metadata file {given}")
-        return found[0].absolute()
+    if name:
+        places = [place for place in (root / name, base / Path(name).expanduser()) if place.exists()]
+        if not places:
+            raise SiloError("input-missing", f"there is no metadata file {name}")
+        return places[0].absolute()
     return next((root / name for name in _METADATA_NAMES if (root / name).exists()), None)
 
 
@@ -150,7 +150,7 @@ def _rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] |
 
 
 def _jsonl_rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] | SiloError]]:
-    for number, line in enumerate(lines(path, limits), start=1):
+    for number, line in enumerate(read_file_lines(path, limits), start=1):
         where = f"{path.name}:line {number}"
         if line is None:
             yield where, SiloError("metadata-invalid", "the row is too long")

@@ -16,9 +16,9 @@ from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
 from silo.rights import is_license_name, read_license_file
-from silo.sources.reader.fields import assessed, defaults_of, unreadable_licence
-from silo.sources.reader.files import Entry, plan_members, read_text, shown
-from silo.sources.reader.plan import SourcePart, folders, refuse_special, settle
+from silo.sources.reader.fields import assess_statement, defaults_of, unreadable_licence
+from silo.sources.reader.files import Entry, display_path, plan_members, read_text
+from silo.sources.reader.plan import SourcePart, expand_folders, refuse_special, resolve_signals
 from silo.sources.reuse import DEP5, TOML, Annotation, last_match, read_dep5, read_reuse_toml
 
 _DOC_ENDINGS = ".md .markdown .rst .txt .text .adoc .asciidoc .org .tex .texi .pod .rdoc"
@@ -43,18 +43,18 @@ _REMOTE_URL = re.compile(r"\[remote \"origin\"\][^\[]*?\n\s*url\s*=\s*(\S+)")
 
 def plan_tree(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """Parts over the source and documentation files of each tree; REUSE files yield only their own problems."""
-    settled = settle(recipe, base)
+    recipe = resolve_signals(recipe, base)
     parts = [
         part
-        for root in folders(recipe, base)
-        for part in plan_members(root, settled, chosen=_chosen, base=base, skip=_SKIPPED)
+        for root in expand_folders(recipe, base)
+        for part in plan_members(root, recipe, choose=_is_chosen, base=base, skip=_SKIPPED)
     ]
     if not parts:
         raise SiloError("input-empty", f"no source files in {', '.join(recipe.paths)}")
     return parts
 
 
-def _chosen(entry: Entry) -> bool:
+def _is_chosen(entry: Entry) -> bool:
     name = PurePosixPath(entry.relative).name
     if is_license_name(name):
         return False
@@ -79,10 +79,10 @@ def read_tree(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quaranti
                 continue
             text = read_text(root, relative, limits.max_record_bytes)
         except SiloError as error:
-            yield Quarantined(shown(root, relative), error.code, error.message)
+            yield Quarantined(display_path(root, relative), error.code, error.message)
             continue
         kind = "docs" if PurePosixPath(relative).suffix.lower() in _DOCS else "code"
-        evidence = rights.evidence_for(relative) + defaults.evidence + defaults.heard("/" + relative)
+        evidence = rights.evidence_for(relative) + defaults.evidence + defaults.signal_evidence("/" + relative)
         yield Candidate(
             external_id=relative,
             text=text,
@@ -99,12 +99,12 @@ def git_owner(root: Path) -> str:
     if (root / ".git").is_symlink() or not config.is_file() or config.stat().st_size > 1 << 20:
         return ""
     try:
-        found = _REMOTE_URL.search(read_text(root, ".git/config", 1 << 20))
+        match = _REMOTE_URL.search(read_text(root, ".git/config", 1 << 20))
     except SiloError:
         return ""
-    if not found:
+    if not match:
         return ""
-    place = re.sub(r"^[a-z+]+://", "", found[1])
+    place = re.sub(r"^[a-z+]+://", "", match[1])
     pieces = [piece for piece in re.split(r"[/:]", place.rpartition("@")[2]) if piece]
     return pieces[-2] if len(pieces) > 2 else ""
 
@@ -123,26 +123,30 @@ class _TreeRights:
 
     def problem(self, relative: str) -> SiloError | None:
         """Why a REUSE file cannot be read, if so."""
-        found = self._annotations(relative)
-        return found if isinstance(found, SiloError) else None
+        annotations = self._annotations(relative)
+        return annotations if isinstance(annotations, SiloError) else None
 
     def _nearest(self, directory: str) -> tuple[Evidence, ...]:
         if directory not in self._licenses:
-            found = self._licenses_in(directory)
-            if not found and directory:
-                found = self._nearest(_parent(directory))
-            self._licenses[directory] = found
+            evidence = self._licenses_in(directory)
+            if not evidence and directory:
+                evidence = self._nearest(_parent(directory))
+            self._licenses[directory] = evidence
         return self._licenses[directory]
 
     def _licenses_in(self, directory: str) -> tuple[Evidence, ...]:
         try:
             places = sorted(path for path in (self.root / directory).iterdir() if is_license_name(path.name))
         except OSError as error:
-            return (unreadable_licence(f"the folder cannot be listed: {error.strerror}", shown(self.root, directory)),)
+            return (
+                unreadable_licence(
+                    f"the folder cannot be listed: {error.strerror}", display_path(self.root, directory)
+                ),
+            )
         return tuple(self._license_file(path) for path in places if not path.is_dir())
 
     def _license_file(self, path: Path) -> Evidence:
-        where = shown(self.root, path.relative_to(self.root).as_posix())
+        where = display_path(self.root, path.relative_to(self.root).as_posix())
         try:
             return read_license_file(_read_license(path, self.root), where=where)
         except SiloError as error:
@@ -153,15 +157,15 @@ class _TreeRights:
         added: tuple[Evidence, ...] = ()
         closest: tuple[Evidence, ...] = ()
         for name, inner in _reuse_files(relative):
-            found = self._annotations(name)
-            where = shown(self.root, name)
-            if isinstance(found, SiloError):
-                added += (unreadable_licence(found.message, where),)
+            annotations = self._annotations(name)
+            where = display_path(self.root, name)
+            if isinstance(annotations, SiloError):
+                added += (unreadable_licence(annotations.message, where),)
                 continue
-            annotation = last_match(found, inner)
+            annotation = last_match(annotations, inner)
             if annotation is None or not annotation.licenses:
                 continue
-            stated = tuple(assessed(statement, where, "reuse") for statement in annotation.licenses)
+            stated = tuple(assess_statement(statement, where, "reuse") for statement in annotation.licenses)
             if annotation.precedence == "override":
                 return added + stated
             if annotation.precedence == "aggregate":
@@ -187,7 +191,7 @@ class _TreeRights:
         path = self.root / f"{relative}.license"
         if not os.path.lexists(path):
             return ()
-        where = shown(self.root, f"{relative}.license")
+        where = display_path(self.root, f"{relative}.license")
         try:
             text = _read_license(path, self.root)
         except SiloError as error:
@@ -195,7 +199,7 @@ class _TreeRights:
         tags = _SPDX_LINE.findall(text)
         if not tags:
             return (read_license_file(text, where=where),)
-        return tuple(assessed(tag.strip(), where, "reuse") for tag in tags)
+        return tuple(assess_statement(tag.strip(), where, "reuse") for tag in tags)
 
 
 def _parent(relative: str) -> str:
@@ -205,10 +209,10 @@ def _parent(relative: str) -> str:
 def _reuse_files(relative: str) -> list[tuple[str, str]]:
     """The REUSE files that may speak about a path, from the root down, each with the path as seen from there."""
     parts = relative.split("/")
-    found = [(DEP5, relative)]
+    files = [(DEP5, relative)]
     for depth in range(len(parts)):
-        found.append(("/".join([*parts[:depth], TOML]), "/".join(parts[depth:])))
-    return found
+        files.append(("/".join([*parts[:depth], TOML]), "/".join(parts[depth:])))
+    return files
 
 
 def _read_license(path: Path, root: Path) -> str:

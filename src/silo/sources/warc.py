@@ -17,8 +17,8 @@ from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined, Right
 from silo.rights.signals.robots import read_robots
 from silo.sources.html import Page, read_html
-from silo.sources.reader.bytes import unpacked
-from silo.sources.reader.fields import Defaults, assessed, check_text, defaults_of
+from silo.sources.reader.bytes import unpack
+from silo.sources.reader.fields import Defaults, assess_statement, defaults_of, require_text
 from silo.sources.reader.plan import SourcePart, plan_files, refuse_special
 
 _HTML = ("text/html", "application/xhtml+xml")
@@ -45,8 +45,8 @@ class _Response:
 
     @property
     def charset(self) -> str:
-        found = _CHARSET.search(self.header("content-type"))
-        return found[1] if found else "utf-8"
+        match = _CHARSET.search(self.header("content-type"))
+        return match[1] if match else "utf-8"
 
 
 def plan_warc(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
@@ -76,13 +76,13 @@ def read_warc(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quaranti
     try:
         refuse_special(path)
         with path.open("rb") as file:
-            stream = _Stream(unpacked(file, path.name, limits))
+            stream = _Stream(unpack(file, path.name, limits))
             wanted = {"record_types": warc.WarcRecordType.response, "parse_http": False, "stream_detect": False}
             for record in warc.ArchiveIterator(stream, **wanted):
                 number += 1
-                found = _record(record, f"{part.label}:response {number}", limits, defaults)
-                if found is not None:
-                    yield found
+                item = _read_record(record, f"{part.label}:response {number}", limits, defaults)
+                if item is not None:
+                    yield item
         if stream.broken:
             raise stream.broken
         if not number and stream.tell():
@@ -105,29 +105,29 @@ class _Stream(io.RawIOBase):
         super().__init__()
         self.broken: SiloError | None = None
         self._pieces = pieces
-        self._held = memoryview(b"")
-        self._given = 0
+        self._pending = memoryview(b"")
+        self._position = 0
 
     def readable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._given
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        if not self._held and self.broken is None:
+        if not self._pending and self.broken is None:
             try:
-                self._held = memoryview(next(self._pieces, b""))
+                self._pending = memoryview(next(self._pieces, b""))
             except SiloError as error:
                 self.broken = error
-        count = min(len(buffer), len(self._held))
-        buffer[:count] = self._held[:count]
-        self._held = self._held[count:]
-        self._given += count
+        count = min(len(buffer), len(self._pending))
+        buffer[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        self._position += count
         return count
 
 
-def _record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Candidate | Quarantined | None:
+def _read_record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Candidate | Quarantined | None:
     longest = limits.max_record_bytes
     try:
         if record.content_length > longest:
@@ -209,23 +209,23 @@ def _candidate(page: Page, record: Any, response: _Response, defaults: Defaults)
     if len(url) > defaults.max_chars:
         raise SiloError("field-too-long", f"the address has {len(url):,} characters")
     text = f"{page.title}\n\n{page.text}".strip() if page.title else page.text
-    check_text(text)
+    require_text(text)
     return Candidate(
         external_id=str(record.record_id or url).strip("<>").removeprefix("urn:uuid:"),
         text=text,
         source=defaults.source,
         domain=defaults.domain or "web",
         evidence=_page_evidence(page, defaults)
-        + header_evidence(response.headers, defaults.label)
+        + _header_evidence(response.headers, defaults.label)
         + defaults.evidence
-        + defaults.heard(url),
-        owner=_host(url) or defaults.owner,
+        + defaults.signal_evidence(url),
+        owner=_host_of(url) or defaults.owner,
         url=url,
         meta={"date": record.record_date.isoformat()} if record.record_date else {},
     )
 
 
-def _host(url: str) -> str:
+def _host_of(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -233,34 +233,35 @@ def _host(url: str) -> str:
 
 
 def _page_evidence(page: Page, defaults: Defaults) -> tuple[Evidence, ...]:
-    found = [assessed(link[: defaults.max_chars], f"{defaults.label}: rel=license") for link in page.licenses if link]
-    found += _robots(page.robots, f"{defaults.label}: meta robots")
+    where = f"{defaults.label}: rel=license"
+    evidence = [assess_statement(link[: defaults.max_chars], where) for link in page.licenses if link]
+    evidence += _robots_denials(page.robots, f"{defaults.label}: meta robots")
     if page.tdm_reservation == "1":
-        found.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
-    return tuple(found)
+        evidence.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
+    return tuple(evidence)
 
 
-def header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
+def _header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
     """What the server's response headers ask for."""
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for name, value in headers:
         where = f"{label}: header {name}"
         if name == "tdm-reservation" and value.strip() == "1":
-            found.append(_denial(f"{name}: 1", where, _NO_AI))
+            evidence.append(_denial(f"{name}: 1", where, _NO_AI))
         elif name == "x-robots-tag":
-            found += _robots(tuple(word.strip() for word in value.lower().split(",")), where)
-        elif name in ("content-usage", "content-signal") and (denied := _denied(name, value)):
-            found.append(_denial(f"{name}: {value[:500]}", where, denied))
-    return tuple(found)
+            evidence += _robots_denials(tuple(word.strip() for word in value.lower().split(",")), where)
+        elif name in ("content-usage", "content-signal") and (rights := _denied_rights(name, value)):
+            evidence.append(_denial(f"{name}: {value[:500]}", where, rights))
+    return tuple(evidence)
 
 
-def _denied(name: str, value: str) -> frozenset[Right]:
+def _denied_rights(name: str, value: str) -> frozenset[Right]:
     """These headers mean what the lines of the same name mean in a robots.txt."""
     rules = read_robots(f"{name}: {' '.join(value.split())}", terms_known=True)
     return frozenset(right for rule in rules for right in rule.denies)
 
 
-def _robots(words: tuple[str, ...], where: str) -> list[Evidence]:
+def _robots_denials(words: tuple[str, ...], where: str) -> list[Evidence]:
     asked = sorted({"noai", "noimageai"} & set(words))
     return [_denial(", ".join(asked), where, _NO_AI)] if asked else []
 
