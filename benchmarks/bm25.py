@@ -35,7 +35,8 @@ import numpy as np
 import zstandard
 
 from silo.search.bm25.index import PassageSearch
-from silo.search.bm25.words import PassageArrays, Terms, build, cut, terms
+from silo.search.bm25.words import PassageArrays, Terms, build, cut
+from silo.text.words import terms
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("bm25s==0.3.16", "tantivy==0.27.0", "numba==0.68.1", "numpy==2.4.6", "zstandard==0.25.0")

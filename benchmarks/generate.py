@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.stages import judge
 from silo.evaluation.tune import first_tokens
 from silo.files import write_json
 from silo.inference.answer import Answer
@@ -43,6 +42,7 @@ from silo.lm.scoring import Windows, merged_stream
 from silo.pairing import model_of
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings
+from silo.sources import judge
 from silo.sources.evaluation import read_evaluation
 from silo.store.encode import Quantise
 from silo.store.store import Store

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.corpus.stages import read_documents
 from silo.files import MANIFEST, read_json, remove_tree, write_json
 from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
@@ -32,6 +31,7 @@ from silo.lm.model import LanguageModel
 from silo.pairing import create_store, open_store
 from silo.recipe import SourceRecipe
 from silo.records import Document
+from silo.sources import read_documents
 from silo.sources.evaluation import read_evaluation
 from silo.store.policy import Selector
 from silo.store.store import Store

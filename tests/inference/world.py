@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from silo.corpus.corpus import Corpus
-from silo.corpus.stages import judge
 from silo.lm.codec import learn_codec
 from silo.lm.model import Key, save_model
 from silo.lm.network import Preset, make_network
@@ -17,6 +16,7 @@ from silo.pairing import create_store, open_store
 from silo.records import Candidate, Document, Right
 from silo.rights import assess
 from silo.search.knn.codec import CodecSettings
+from silo.sources import judge
 from silo.store.store import Store
 from tests.conftest import build_from, record, words, write_jsonl
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from silo.corpus.stages import read_documents
 from silo.recipe import SourceRecipe
 from silo.records import Document
 from silo.search.knn.codec import Codec, CodecSettings
+from silo.sources import read_documents
 from silo.store.policy import Policy, Selector
 from silo.store.store import Store
 from tests.store.small import SmallEncoder, document, small_codec, small_store, tree

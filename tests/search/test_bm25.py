@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from silo.errors import SiloError
 from silo.search.bm25 import index as passages
 from silo.search.bm25.index import Found, Mask, PassageSearch
-from silo.search.bm25.words import PassageArrays, Terms, build, cut, terms
+from silo.search.bm25.words import PassageArrays, Terms, build, cut
+from silo.text.words import terms
 
 Texts = list[list[int]]
 Scored = list[tuple[int, float]]
@@ -326,7 +327,7 @@ def test_every_text_has_terms_and_spaces_do_not_matter(text: str) -> None:
 
 
 def test_terms_are_the_same_in_every_process() -> None:
-    code = "from silo.search.bm25.words import terms; print(*terms('Ein Wörterbuch, 日本'))"
+    code = "from silo.text.words import terms; print(*terms('Ein Wörterbuch, 日本'))"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert [int(word) for word in done.stdout.split()] == terms("Ein Wörterbuch, 日本").tolist()

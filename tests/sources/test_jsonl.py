@@ -17,7 +17,7 @@ from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Right, Tier
 from silo.sources import plan, read
-from silo.sources.reader.bytes import lines
+from silo.sources.reader.bytes import read_file_lines
 from tests.sources.reading import bad, good, one, read_source, tiers, write
 
 
@@ -88,7 +88,7 @@ def test_a_long_line_is_skipped_without_being_held(tmp_path: Path) -> None:
             stream.write(b"x" * (1 << 20))
         stream.write(b"\n" + line().encode())
     tracemalloc.start()
-    found = list(lines(path, Limits(max_record_bytes=1 << 20)))
+    found = list(read_file_lines(path, Limits(max_record_bytes=1 << 20)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found[0] is None and len(found) == 2
@@ -105,7 +105,7 @@ def test_lines_are_those_of_split_with_long_ones_replaced(
     if not expected[-1]:
         expected.pop()
     wanted = [None if len(row) > max(limit, 3) else row for row in expected]
-    assert list(lines(path, Limits(max_record_bytes=max(limit, 3)))) == wanted
+    assert list(read_file_lines(path, Limits(max_record_bytes=max(limit, 3)))) == wanted
 
 
 @given(st.binary(max_size=300))

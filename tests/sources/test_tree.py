@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from silo.records import Candidate
+from silo.rights import is_license_name
 from silo.sources.reuse import _dep5_glob, _toml_glob, matches
 from silo.sources.tree import git_owner
-from silo.sources.tree_rights import is_license_name
 from tests.sources.reading import bad, good, read_source, spdx, tiers, write
 
 MIT = """MIT License

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.corpus.stages import judge
 from silo.records import Candidate, Document, Evidence, Tier
 from silo.search.knn.codec import Codec, CodecSettings
+from silo.sources import judge
 from silo.store.encode import Quantise
 from silo.store.store import Store
 from silo.text.tokenizer import ByteTokenizer, Ids, Tokenizer

@@ -141,7 +141,7 @@ def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list
     """
     from dataclasses import replace
 
-    from silo.corpus.stages import read_documents
+    from silo.sources import read_documents
 
     for source in recipe.source:
         if source.kind == "jsonl" and _STDIN in source.paths:

@@ -38,10 +38,10 @@ from silo.files import (
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe
 from silo.records import Right
-from silo.sources import Part, plan
+from silo.sources import SourcePart, plan
 from silo.sources.evaluation import EvaluationRecord, read_evaluation
 from silo.sources.reader.plan import expand
-from silo.text.normalise import check_kinds
+from silo.text.masks import check_kinds
 from silo.text.tokenizer import load_tokenizer
 
 _LOG = "build.json"
@@ -56,7 +56,7 @@ class _Build:
     base: Path
     out: Path
     advance: Advance
-    parts: list[Part]
+    parts: list[SourcePart]
     evaluation: list[Path]
     memory: Memory = field(default_factory=Memory)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from silo.corpus.bloom import Bloom
 from silo.recipe import MIB, DedupRecipe
-from silo.text.words import Bloom, ngram_hashes
+from silo.text.words import ngram_hashes
 
 _BYTES_PER_WORD = 5
 """English and code have five to seven bytes per word: the filter is sized on the safe side."""

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ from silo.corpus.runs import KEPT, SAME_TEXT, RunWriter, Spooled, merged, open_r
 from silo.corpus.shards import INDEX, RECORDS, TOKENS, ShardWriter, directory_name, write_tokens
 from silo.corpus.workers import tick
 from silo.files import file_sha256, remove_tree
-from silo.recipe import MIB, CorpusRecipe, Limits, PiiRecipe, SourceRecipe
-from silo.records import Candidate, Document, Quarantined, Right, Tier, document_id
-from silo.rights import read_header, resolve
-from silo.sources import Part, plan, read
-from silo.text.normalise import check_kinds, mask_personal_data, masked_share, normalise
+from silo.recipe import MIB, CorpusRecipe, Limits
+from silo.records import Candidate, Right, Tier
+from silo.sources import SourcePart, judge, read
+from silo.text.masks import mask_personal_data, masked_share
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 _TYPICAL_PACKING = 3.5
@@ -48,7 +47,7 @@ class Clock:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
 
-def read_part(part: Part, directory: str, limits: Limits) -> dict[str, Any]:
+def read_part(part: SourcePart, directory: str, limits: Limits) -> dict[str, Any]:
     """Stage 1: records of one part -> documents with a verdict, in sorted runs; unreadable records set aside."""
     start = time.perf_counter()
     target = Path(directory)
@@ -79,50 +78,6 @@ def read_part(part: Part, directory: str, limits: Limits) -> dict[str, Any]:
         "bytes": text_bytes,
         "seconds": time.perf_counter() - start,
     }
-
-
-def read_documents(
-    source: SourceRecipe,
-    base: Path,
-    unreadable: list[Quarantined],
-    *,
-    limits: Limits | None = None,
-    pii: PiiRecipe | None = None,
-) -> Iterator[Document]:
-    """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
-    masks = pii or PiiRecipe()
-    check_kinds(masks.mask)
-    deny = tuple(map(Right, source.deny))
-    for part in plan(source, base):
-        for item in read(part, limits or Limits()):
-            if isinstance(item, Candidate):
-                document = judge(item, deny)
-                yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
-            else:
-                unreadable.append(item)
-
-
-def judge(found: Candidate, deny: tuple[Right, ...] = ()) -> Document:
-    """A candidate with the verdict on all evidence: what was said about it, and what its own head says."""
-    text = normalise(found.text)
-    evidence = (*found.evidence, *read_header(text, where="text"))
-    verdict = resolve(evidence, stated_tier=found.stated_tier, deny=deny)
-    return Document(
-        id=document_id(found.source, found.external_id),
-        text=text,
-        source=found.source,
-        external_id=found.external_id,
-        owner=found.owner,
-        domain=found.domain,
-        license=verdict.spdx,
-        tier=verdict.tier,
-        rights=verdict.rights,
-        duties=verdict.duties,
-        evidence=verdict.evidence,
-        conflicts=verdict.conflicts,
-        url=found.url,
-        meta=found.meta,
-    )
 
 
 class _Cleaner:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from silo.corpus.stages import read_documents
 from silo.errors import SiloError
 from silo.files import read_json, remove_tree
 from silo.inference.context import InContext, Tokens
@@ -30,6 +29,7 @@ from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Quarantined
+from silo.sources import read_documents
 from silo.store.add import Added
 from silo.store.store import Store
 from silo.store.view import Passage

@@ -18,7 +18,8 @@ from torch import nn
 from silo.errors import SiloError
 from silo.lm.model import Key, LanguageModel
 from silo.progress import Advance
-from silo.text.normalise import MASK, normalise
+from silo.text.masks import MASK
+from silo.text.normalise import normalise
 from silo.text.tokenizer import Ids, Tokenizer
 
 _CHUNK_LOGITS = 1 << 22

@@ -1,6 +1,7 @@
 """Promises every readable record as a `Candidate` with its licence evidence, and every other one as `Quarantined`."""
 
-from silo.sources.kinds import plan, read
-from silo.sources.reader.plan import Part
+from silo.sources.kinds import plan, read, read_documents
+from silo.sources.reader.judge import judge
+from silo.sources.reader.plan import SourcePart
 
-__all__ = ["Part", "plan", "read"]
+__all__ = ["SourcePart", "judge", "plan", "read", "read_documents"]

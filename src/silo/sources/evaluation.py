@@ -11,7 +11,7 @@ from pathlib import Path
 
 from silo.errors import SiloError
 from silo.recipe import Limits
-from silo.sources.reader.bytes import lines
+from silo.sources.reader.bytes import read_file_lines
 from silo.text.strict_json import parse_object
 
 _SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
@@ -36,17 +36,17 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
         yield EvaluationRecord(path.name, _plain_name(path), path.read_text(encoding="utf-8", errors="replace"))
         return
     empty = True
-    for number, line in enumerate(lines(path, limits), start=1):
+    for number, line in enumerate(read_file_lines(path, limits), start=1):
         if line is None:
             raise SiloError("line-too-long", f"{path.name}:line {number} is too long for an evaluation record")
         if line.strip():
             empty = False
-            yield _record(line, path, number, limits)
+            yield _parse_record(line, path, number, limits)
     if empty:
         raise SiloError("input-empty", f"the evaluation file {path} holds no record")
 
 
-def _record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationRecord:
+def _parse_record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationRecord:
     try:
         record = parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
     except SiloError as error:
@@ -55,9 +55,9 @@ def _record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationR
     if not texts:
         raise SiloError("field-missing", f"{path.name}:line {number} has no text")
     domain = record.get("domain")
-    named = domain if isinstance(domain, str) and domain else _plain_name(path)
+    domain_name = domain if isinstance(domain, str) and domain else _plain_name(path)
     label = f"{path.name}#{record.get('id', number)}"
-    return EvaluationRecord(label, named, "\n".join(texts), str(record.get("split", "")))
+    return EvaluationRecord(label, domain_name, "\n".join(texts), str(record.get("split", "")))
 
 
 def _plain_name(path: Path) -> str:

@@ -1,58 +1,75 @@
-"""Kind `folder`: text files with a metadata file beside them; a file the metadata does not name has no licence."""
+"""Kind `folder`: text files with a metadata file beside them; a file the metadata does not name has no licence.
+
+Forms of metadata: metadata.jsonl (one object per line), metadata.csv (a header line), metadata.json (a list of objects,
+or an object from path to object). A row has `path` and any of license, owner, url, domain, source; other keys are kept.
+A doubtful row is reported, never guessed at.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
 from silo.rights import load_signals
-from silo.sources.folder_metadata import Metadata, load_metadata, metadata_path
-from silo.sources.reader.fields import Defaults, candidate_from, defaults_of, licence_evidence
-from silo.sources.reader.files import Entry, plan_members, read_text, shown
-from silo.sources.reader.plan import Part, described, folders, settle
+from silo.sources.reader.bytes import read_file_lines
+from silo.sources.reader.fields import Defaults, defaults_of, make_candidate, stated_licences
+from silo.sources.reader.files import Entry, display_path, plan_members, read_text
+from silo.sources.reader.plan import SourcePart, describe_file, expand_folders, refuse_special, resolve_signals
+from silo.text.strict_json import parse_object
 
 _TEXT = frozenset({".txt", ".md", ".rst", ".text"})
 _SIGNALS = ("robots.txt", "tdmrep.json", "rsl.xml")
-_NAMING = frozenset({"path", "file", "file_name", "filename"})
-_FIELDS = frozenset({"license", "licence", "owner", "url", "domain", "source", "tier", "text", "metadata"}) | _NAMING
+_METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.json")
+_PATH_KEYS = ("path", "file", "file_name", "filename")
+_RECORD_KEYS = frozenset({"license", "licence", "owner", "url", "domain", "source", "tier", "text", "metadata"})
 
 
-def plan_folder(recipe: SourceRecipe, base: Path) -> list[Part]:
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """Rows by relative path (several rows on one file all count), and the rows that could not be read."""
+
+    rows: Mapping[str, tuple[Mapping[str, Any], ...]]
+    problems: tuple[Quarantined, ...]
+
+
+def plan_folder(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """Parts over the text files of each folder; the metadata file is a member that yields only its own problems."""
-    settled = settle(recipe, base)
-    parts: list[Part] = []
-    for root in folders(recipe, base):
-        metadata = metadata_path(root, recipe.metadata, base)
-        own = replace(settled, metadata=str(metadata or ""))
-        salt = described(metadata.name, metadata) if metadata else ""
+    recipe = resolve_signals(recipe, base)
+    parts: list[SourcePart] = []
+    for root in expand_folders(recipe, base):
+        metadata = _metadata_path(root, recipe.metadata, base)
+        own = replace(recipe, metadata=str(metadata or ""))
+        salt = describe_file(metadata.name, metadata) if metadata else ""
 
-        def chosen(entry: Entry, about: str = _relative(metadata, root)) -> bool:
+        def choose(entry: Entry, about: str = _relative_to(metadata, root)) -> bool:
             if entry.relative == about:
                 return False
             return entry.suffix in _TEXT and entry.relative not in _SIGNALS
 
-        found = plan_members(root, own, chosen=chosen, base=base, salt=salt)
-        parts += [replace(found[0], members=("", *found[0].members)), *found[1:]] if found else []
+        planned = plan_members(root, own, choose=choose, base=base, salt=salt)
+        parts += [replace(planned[0], members=("", *planned[0].members)), *planned[1:]] if planned else []
     if not parts:
         raise SiloError("input-empty", f"no text files in {', '.join(recipe.paths)}")
     return parts
 
 
-def _relative(metadata: Path | None, root: Path) -> str:
+def _relative_to(metadata: Path | None, root: Path) -> str:
     return metadata.relative_to(root).as_posix() if metadata and metadata.is_relative_to(root) else ""
 
 
-def read_folder(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_folder(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The texts of one part, each with what the metadata and the folder's signals say about it."""
     root = Path(part.path)
-    metadata = Metadata({}, ())
+    metadata = _Metadata({}, ())
     if part.recipe.metadata:
-        metadata = load_metadata(Path(part.recipe.metadata), limits)
+        metadata = _load_metadata(Path(part.recipe.metadata), limits)
     defaults = replace(defaults_of(part, limits), label=root.name, source=part.recipe.name or root.name)
     beside = load_signals(root) if any((root / name).exists() for name in _SIGNALS) else None
     for relative in part.members:
@@ -61,10 +78,10 @@ def read_folder(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]
             continue
         try:
             text = read_text(root, relative, limits.max_record_bytes)
-            heard = beside.evidence_for("/" + relative) if beside else ()
-            yield _candidate(relative, text, metadata.rows.get(relative, ()), defaults, heard)
+            folder_signals = beside.evidence_for("/" + relative) if beside else ()
+            yield _candidate(relative, text, metadata.rows.get(relative, ()), defaults, folder_signals)
         except SiloError as error:
-            yield Quarantined(shown(root, relative), error.code, error.message)
+            yield Quarantined(display_path(root, relative), error.code, error.message)
 
 
 def _candidate(
@@ -72,13 +89,115 @@ def _candidate(
     text: str,
     rows: tuple[Mapping[str, Any], ...],
     defaults: Defaults,
-    heard: tuple[Evidence, ...],
+    folder_signals: tuple[Evidence, ...],
 ) -> Candidate:
     first = rows[0] if rows else {}
     about = replace(defaults, label=f"{defaults.label}/{relative}")
-    extra = {key: value for key, value in first.items() if key not in _FIELDS}
-    record = {**{key: first.get(key) for key in _FIELDS - _NAMING if key in first}, "id": relative, "text": text}
-    found = candidate_from({**record, "metadata": extra}, about)
-    more = [evidence for row in rows[1:] for evidence in licence_evidence(row, {}, about)]
-    place = () if found.url else defaults.heard("/" + relative)
-    return replace(found, evidence=(*found.evidence, *more, *place, *heard))
+    extra = {key: value for key, value in first.items() if key not in _RECORD_KEYS and key not in _PATH_KEYS}
+    record = {**{key: first.get(key) for key in _RECORD_KEYS if key in first}, "id": relative, "text": text}
+    candidate = make_candidate({**record, "metadata": extra}, about)
+    further = [evidence for row in rows[1:] for evidence in stated_licences(row, {}, about)]
+    place = () if candidate.url else defaults.signal_evidence("/" + relative)
+    return replace(candidate, evidence=(*candidate.evidence, *further, *place, *folder_signals))
+
+
+def _metadata_path(root: Path, name: str, base: Path) -> Path | None:
+    """The metadata file of a folder: the one given (below the folder or the recipe), or one of the usual names."""
+    if name:
+        places = [place for place in (root / name, base / Path(name).expanduser()) if place.exists()]
+        if not places:
+            raise SiloError("input-missing", f"there is no metadata file {name}")
+        return places[0].absolute()
+    return next((root / name for name in _METADATA_NAMES if (root / name).exists()), None)
+
+
+def _load_metadata(path: Path, limits: Limits) -> _Metadata:
+    """Read a metadata file whole; problems are collected per row."""
+    rows: dict[str, tuple[Mapping[str, Any], ...]] = {}
+    problems: list[Quarantined] = []
+    try:
+        for where, row in _rows(path, limits):
+            if isinstance(row, SiloError):
+                problems.append(Quarantined(where, row.code, row.message))
+                continue
+            try:
+                place = _row_path(row)
+            except SiloError as error:
+                problems.append(Quarantined(where, error.code, error.message))
+                continue
+            rows[place] = (*rows.get(place, ()), row)
+    except SiloError as error:
+        problems.append(Quarantined(path.name, "metadata-invalid", error.message))
+    return _Metadata(rows, tuple(problems))
+
+
+def _row_path(row: Mapping[str, Any]) -> str:
+    value = next((row[key] for key in _PATH_KEYS if row.get(key)), None)
+    if not isinstance(value, str):
+        raise SiloError("metadata-invalid", "the row names no path")
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or "\0" in value:
+        raise SiloError("path-unsafe", f"the row names a path outside the folder: {value[:200]!r}")
+    return path.as_posix()
+
+
+def _rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] | SiloError]]:
+    if path.suffix == ".csv":
+        return _csv_rows(path, limits)
+    if path.suffix == ".json":
+        return _json_rows(path, limits)
+    return _jsonl_rows(path, limits)
+
+
+def _jsonl_rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] | SiloError]]:
+    for number, line in enumerate(read_file_lines(path, limits), start=1):
+        where = f"{path.name}:line {number}"
+        if line is None:
+            yield where, SiloError("metadata-invalid", "the row is too long")
+        elif line.strip():
+            try:
+                yield where, parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
+            except SiloError as error:
+                yield where, SiloError("metadata-invalid", error.message)
+
+
+def _csv_rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] | SiloError]]:
+    reader = csv.DictReader(io.StringIO(_read_bounded(path, limits).decode("utf-8-sig"), newline=""), strict=True)
+    try:
+        names = list(reader.fieldnames or ())
+        if len(set(names)) != len(names):
+            raise SiloError("metadata-invalid", "a column is given twice")
+        for row in reader:
+            where = f"{path.name}:line {reader.line_num}"
+            if None in row or None in row.values():
+                yield where, SiloError("metadata-invalid", "the row has another number of columns than the header")
+            else:
+                yield where, {key: value for key, value in row.items() if value}
+    except csv.Error as error:
+        raise SiloError("metadata-invalid", f"line {reader.line_num}: {error}") from None
+
+
+def _json_rows(path: Path, limits: Limits) -> Iterator[tuple[str, Mapping[str, Any] | SiloError]]:
+    data = _read_bounded(path, limits)
+    content = parse_object(b'{"rows":' + data.removeprefix(b"\xef\xbb\xbf") + b"}", limits.max_depth)
+    rows = content["rows"]
+    if isinstance(rows, dict):
+        rows = [{**row, "path": name} if isinstance(row, dict) else row for name, row in rows.items()]
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
+        good = isinstance(row, dict)
+        yield f"{path.name}:row {number}", row if good else SiloError("metadata-invalid", "a row must be an object")
+
+
+def _read_bounded(path: Path, limits: Limits) -> bytes:
+    refuse_special(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limits.max_record_bytes + 1)
+        data.decode("utf-8")
+    except OSError as error:
+        raise SiloError("metadata-invalid", f"{path.name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SiloError("metadata-invalid", f"{path.name} is not UTF-8") from None
+    if len(data) > limits.max_record_bytes:
+        raise SiloError("metadata-invalid", f"{path.name} is larger than {limits.max_record_bytes:,} bytes")
+    return data

@@ -10,9 +10,9 @@ from pathlib import Path
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Evidence, Quarantined, Tier
-from silo.sources.reader.fields import Defaults, assessed, defaults_of, stem
+from silo.sources.reader.fields import Defaults, assess_statement, defaults_of, strip_endings
 from silo.sources.reader.files import decode_text
-from silo.sources.reader.plan import Part, refuse_special
+from silo.sources.reader.plan import SourcePart, refuse_special
 
 _START = re.compile(r"^[ \t]*\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG[^*]{0,400}\*\*\*[^\n]*\n?", re.M | re.I)
 _END = re.compile(r"^[ \t]*\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG[^*]{0,400}\*\*\*", re.M | re.I)
@@ -45,17 +45,17 @@ class _Book:
     trailer: str
 
 
-def read_gutenberg(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_gutenberg(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The one book of a file."""
     defaults = defaults_of(part, limits)
     try:
-        book = _cut(_load(Path(part.path), limits.max_record_bytes))
+        book = _split_book(_read_book(Path(part.path), limits.max_record_bytes))
         yield _candidate(book, defaults)
     except SiloError as error:
         yield Quarantined(part.label, error.code, error.message)
 
 
-def _load(path: Path, max_bytes: int) -> str:
+def _read_book(path: Path, max_bytes: int) -> str:
     """The text, in UTF-8 or in the older encoding its own header names."""
     refuse_special(path)
     try:
@@ -66,15 +66,15 @@ def _load(path: Path, max_bytes: int) -> str:
     try:
         text = decode_text(data, path.name, max_bytes)
     except SiloError as error:
-        named = _CHARSET.search(data[:20_000])
-        older = _LATIN.get(named[1].decode().lower()) if named else None
-        if error.code != "utf8-invalid" or older is None:
+        charset = _CHARSET.search(data[:20_000])
+        encoding = _LATIN.get(charset[1].decode().lower()) if charset else None
+        if error.code != "utf8-invalid" or encoding is None:
             raise
-        text = data.decode(older, "replace")
+        text = data.decode(encoding, "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _cut(text: str) -> _Book:
+def _split_book(text: str) -> _Book:
     starts = list(_START.finditer(text)) or list(_OLD_START.finditer(text))
     if len(starts) != 1:
         raise SiloError("gutenberg-markers", f"{'several' if starts else 'no'} START lines")
@@ -96,9 +96,9 @@ def _candidate(book: _Book, defaults: Defaults) -> Candidate:
     if number:
         meta["ebook"] = number[1]
     return Candidate(
-        external_id=number[1] if number else stem(defaults.label),
+        external_id=number[1] if number else strip_endings(defaults.label),
         text=book.body,
-        source=defaults.source if defaults.source != stem(defaults.label) else "Project Gutenberg",
+        source=defaults.source if defaults.source != strip_endings(defaults.label) else "Project Gutenberg",
         domain=defaults.domain or "books",
         evidence=_evidence(book, defaults.label) + defaults.evidence,
         owner=defaults.owner or facts.get("author", ""),
@@ -108,13 +108,13 @@ def _candidate(book: _Book, defaults: Defaults) -> Candidate:
 
 
 def _evidence(book: _Book, label: str) -> tuple[Evidence, ...]:
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for name, text in (("header", book.header), ("trailer", book.trailer)):
         where = f"{label}: {name}"
         if claim := _COPYRIGHTED.search(text):
             asserted = " ".join(claim[0].split())
-            found.append(Evidence(asserted, where, "gutenberg", 1.0, Tier.restricted))
+            evidence.append(Evidence(asserted, where, "gutenberg", 1.0, Tier.restricted))
         if statement := _PUBLIC.search(text):
-            read = assessed("Public domain in the USA", where, "gutenberg")
-            found.append(replace(read, asserted=" ".join(statement[0].split())))
-    return tuple(found)
+            reading = assess_statement("Public domain in the USA", where, "gutenberg")
+            evidence.append(replace(reading, asserted=" ".join(statement[0].split())))
+    return tuple(evidence)

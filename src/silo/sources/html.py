@@ -37,10 +37,10 @@ class Page:
 
 
 @dataclass(slots=True)
-class _Found:
+class _PageParts:
     """What has been collected so far; `hidden` are the open elements whose content is not shown."""
 
-    shown: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
     licenses: list[str] = field(default_factory=list)
     robots: set[str] = field(default_factory=set)
@@ -51,22 +51,22 @@ class _Found:
 
 def read_html(markup: str) -> Page:
     """Read a page, however broken."""
-    found = _Found()
-    for is_tag, piece in _pieces(markup):
+    page = _PageParts()
+    for is_tag, piece in _split_markup(markup):
         if is_tag:
-            _tag(piece, found)
-        elif not found.hidden:
-            (found.title if found.in_title else found.shown).append(_unescaped(piece))
+            _read_tag(piece, page)
+        elif not page.hidden:
+            (page.title if page.in_title else page.text).append(_unescape(piece))
     return Page(
-        title=_spaced("".join(found.title)),
-        text=_spaced("".join(found.shown)),
-        licenses=tuple(dict.fromkeys(found.licenses)),
-        robots=tuple(sorted(found.robots)),
-        tdm_reservation=found.tdm_reservation,
+        title=_tidy_space("".join(page.title)),
+        text=_tidy_space("".join(page.text)),
+        licenses=tuple(dict.fromkeys(page.licenses)),
+        robots=tuple(sorted(page.robots)),
+        tdm_reservation=page.tdm_reservation,
     )
 
 
-def _pieces(markup: str) -> Iterator[tuple[bool, str]]:
+def _split_markup(markup: str) -> Iterator[tuple[bool, str]]:
     """The page as (False, text) and (True, inside of a tag); comments, declarations, scripts and styles are gone."""
     at = 0
     unclosed: set[str] = set()
@@ -110,42 +110,42 @@ def _tag_end(markup: str, at: int, unclosed: set[str]) -> int:
     return -1
 
 
-def _tag(inside: str, found: _Found) -> None:
+def _read_tag(inside: str, page: _PageParts) -> None:
     closing = inside.startswith("/")
-    named = _NAME.match(inside, int(closing))
-    tag = named[0].lower() if named else ""
-    found.in_title = tag == "title" and not closing
-    if found.hidden:
-        if closing and tag == found.hidden:
-            found.hidden = ""
+    name_match = _NAME.match(inside, int(closing))
+    tag = name_match[0].lower() if name_match else ""
+    page.in_title = tag == "title" and not closing
+    if page.hidden:
+        if closing and tag == page.hidden:
+            page.hidden = ""
         return
     if tag in _HIDDEN and not closing and not inside.endswith("/"):
-        found.hidden = tag
+        page.hidden = tag
     elif tag in _BLOCKS:
-        found.shown.append("\n")
+        page.text.append("\n")
     if tag in ("a", "link", "area", "meta") and not closing:
-        _attributes(tag, inside[named.end() if named else 0 :][:_MAX_ATTRIBUTES], found)
+        _read_attributes(tag, inside[name_match.end() if name_match else 0 :][:_MAX_ATTRIBUTES], page)
 
 
-def _attributes(tag: str, inside: str, found: _Found) -> None:
-    given: dict[str, str] = {}
+def _read_attributes(tag: str, inside: str, page: _PageParts) -> None:
+    attributes: dict[str, str] = {}
     for match in _ATTRIBUTE.finditer(inside):
-        given.setdefault(match[1].lower(), _unescaped(match[2] or match[3] or match[4] or "").strip())
+        attributes.setdefault(match[1].lower(), _unescape(match[2] or match[3] or match[4] or "").strip())
     if tag != "meta":
-        if "license" in given.get("rel", "").lower().split() and given.get("href"):
-            found.licenses.append(given["href"])
+        if "license" in attributes.get("rel", "").lower().split() and attributes.get("href"):
+            page.licenses.append(attributes["href"])
         return
-    name = given.get("name", "").lower()
+    name = attributes.get("name", "").lower()
     if name == "robots":
-        found.robots.update(word.strip() for word in given.get("content", "").lower().split(","))
+        page.robots.update(word.strip() for word in attributes.get("content", "").lower().split(","))
     elif name == "tdm-reservation":
-        found.tdm_reservation = given.get("content", "")
+        page.tdm_reservation = attributes.get("content", "")
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return html.unescape(_HUGE_REFERENCE.sub("\N{REPLACEMENT CHARACTER}", text)) if "&" in text else text
 
 
-def _spaced(text: str) -> str:
+def _tidy_space(text: str) -> str:
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

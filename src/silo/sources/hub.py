@@ -16,8 +16,17 @@ from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
 from silo.sources.jsonl import read_lines
 from silo.sources.parquet import read_rows
-from silo.sources.reader.fields import assessed, defaults_of
-from silo.sources.reader.plan import Part, described, excluded, printable, settle, signals_stamp, size_of, stamp_of
+from silo.sources.reader.fields import assess_statement, defaults_of
+from silo.sources.reader.plan import (
+    SourcePart,
+    describe_file,
+    escape_name,
+    is_excluded,
+    resolve_signals,
+    signals_stamp,
+    size_of,
+    stamp_of,
+)
 
 _LINES = tuple(name + packed for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 _ENDINGS = (*_LINES, ".parquet")
@@ -27,33 +36,33 @@ _CONFIDENCE = 0.3
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def plan_hub(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan_hub(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each data file; a dataset that is not a local folder is downloaded now."""
-    settled = settle(recipe, base)
-    parts = [part for name in recipe.paths for part in _plan_dataset(name, settled, base)]
+    recipe = resolve_signals(recipe, base)
+    parts = [part for name in recipe.paths for part in _plan_dataset(name, recipe, base)]
     if not parts:
         raise SiloError("input-empty", f"no JSON lines or Parquet files in {', '.join(recipe.paths) or '-'}")
     return parts
 
 
-def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[Part]:
+def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     local = (base / Path(name).expanduser()).absolute()
     root = local if local.is_dir() else _download(name)
     title = local.name if local.is_dir() else name
-    salt = signals_stamp(recipe) + described(_CARD, root / _CARD)
+    salt = signals_stamp(recipe) + describe_file(_CARD, root / _CARD)
     files = sorted(path for path in root.rglob("*") if path.name.endswith(_ENDINGS) and path.name not in _NOT_DATA)
     return [
-        Part(
+        SourcePart(
             recipe=recipe,
             path=str(root),
-            label=printable(f"{title}/{relative}"),
+            label=escape_name(f"{title}/{relative}"),
             bytes=size_of(path),
-            stamp=stamp_of([described(relative, path)], salt),
+            stamp=stamp_of([describe_file(relative, path)], salt),
             members=(relative,),
         )
         for path in files
         if not (relative := path.relative_to(root).as_posix()).startswith(".")
-        and not excluded(path, recipe.exclude, root)
+        and not is_excluded(path, recipe.exclude, root)
     ]
 
 
@@ -73,12 +82,12 @@ def _download(name: str) -> Path:
         raise SiloError("input-missing", f"dataset {name} cannot be downloaded: {str(error)[:200]}") from error
 
 
-def read_hub(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The records of one data file, with the dataset's name and folder where they name no source and domain."""
     relative = PurePosixPath(part.members[0])
     defaults = replace(
         defaults_of(part, limits, extra=card_evidence(Path(part.path))),
-        source=part.recipe.name or part.label.removesuffix(printable(f"/{relative}")),
+        source=part.recipe.name or part.label.removesuffix(escape_name(f"/{relative}")),
         domain=part.recipe.domain or _subset(relative),
         id_from_text=True,
     )
@@ -100,7 +109,7 @@ def card_evidence(root: Path) -> tuple[Evidence, ...]:
         return ()
     front = re.match(r"---\r?\n(.*?)\r?\n---", text, re.DOTALL)
     tags = _tags(front[1]) if front else []
-    return tuple(assessed(tag, f"{_CARD}: license", "hub-tag", _CONFIDENCE) for tag in tags)
+    return tuple(assess_statement(tag, f"{_CARD}: license", "hub-tag", _CONFIDENCE) for tag in tags)
 
 
 def _tags(front: str) -> list[str]:

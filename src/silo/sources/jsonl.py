@@ -8,15 +8,15 @@ from pathlib import Path
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
-from silo.sources.reader.bytes import lines
-from silo.sources.reader.fields import Defaults, candidate_from, defaults_of
-from silo.sources.reader.plan import Part
+from silo.sources.reader.bytes import read_file_lines
+from silo.sources.reader.fields import Defaults, defaults_of, make_candidate
+from silo.sources.reader.plan import SourcePart
 from silo.text.strict_json import parse_object
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_jsonl(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_jsonl(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The records of one file in order."""
     return read_lines(Path(part.path), part.label, limits, defaults_of(part, limits))
 
@@ -25,7 +25,7 @@ def read_lines(path: Path, label: str, limits: Limits, defaults: Defaults) -> It
     """The records of one file in order, with given defaults."""
     number = 0
     try:
-        for number, line in enumerate(lines(path, limits), start=1):
+        for number, line in enumerate(read_file_lines(path, limits), start=1):
             if line is None:
                 message = f"longer than {limits.max_record_bytes:,} bytes"
                 yield Quarantined(f"{label}:line {number}", "line-too-long", message)
@@ -35,7 +35,7 @@ def read_lines(path: Path, label: str, limits: Limits, defaults: Defaults) -> It
             if not line or line.isspace():
                 continue
             try:
-                yield candidate_from(parse_object(line, limits.max_depth), defaults)
+                yield make_candidate(parse_object(line, limits.max_depth), defaults)
             except SiloError as error:
                 yield Quarantined(f"{label}:line {number}", error.code, error.message)
     except SiloError as error:

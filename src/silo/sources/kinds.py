@@ -1,14 +1,14 @@
-"""The kinds of source a recipe may name, each as a planner and a reader."""
+"""The kinds of source a recipe may name, each as a planner and a reader; and a source read through to its documents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from silo.errors import SiloError
-from silo.recipe import Limits, SourceRecipe
-from silo.records import Candidate, Quarantined
+from silo.recipe import Limits, PiiRecipe, SourceRecipe
+from silo.records import Candidate, Document, Quarantined, Right
 from silo.sources.distributions import plan_distributions, read_distribution
 from silo.sources.folder import plan_folder, read_folder
 from silo.sources.gutenberg import read_gutenberg
@@ -16,15 +16,17 @@ from silo.sources.hub import plan_hub, read_hub
 from silo.sources.jsonl import read_jsonl
 from silo.sources.mbox import read_mbox
 from silo.sources.parquet import read_parquet
-from silo.sources.reader.plan import Part, plan_files
+from silo.sources.reader.judge import judge
+from silo.sources.reader.plan import SourcePart, plan_files
 from silo.sources.tree import plan_tree, read_tree
 from silo.sources.warc import plan_warc, read_warc
+from silo.text.masks import check_kinds, mask_personal_data
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    plan: Callable[[SourceRecipe, Path], list[Part]]
-    read: Callable[[Part, Limits], Iterator[Candidate | Quarantined]]
+    plan: Callable[[SourceRecipe, Path], list[SourcePart]]
+    read: Callable[[SourcePart, Limits], Iterator[Candidate | Quarantined]]
 
 
 KINDS: dict[str, _Kind] = {
@@ -40,14 +42,35 @@ KINDS: dict[str, _Kind] = {
 }
 
 
-def plan(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """The parts of a source, with paths relative to `base`, in a fixed order."""
     return _kind(recipe.kind).plan(recipe, base.absolute())
 
 
-def read(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The records of one part in order; bad ones come as `Quarantined` and reading goes on."""
     return _kind(part.recipe.kind).read(part, limits)
+
+
+def read_documents(
+    source: SourceRecipe,
+    base: Path,
+    unreadable: list[Quarantined],
+    *,
+    limits: Limits | None = None,
+    pii: PiiRecipe | None = None,
+) -> Iterator[Document]:
+    """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
+    masks = pii or PiiRecipe()
+    check_kinds(masks.mask)
+    deny = tuple(map(Right, source.deny))
+    for part in plan(source, base):
+        for item in read(part, limits or Limits()):
+            if isinstance(item, Candidate):
+                document = judge(item, deny)
+                yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
+            else:
+                unreadable.append(item)
 
 
 def _kind(name: str) -> _Kind:

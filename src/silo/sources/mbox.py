@@ -15,9 +15,9 @@ from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
 from silo.sources.html import read_html
-from silo.sources.reader.bytes import lines
-from silo.sources.reader.fields import Defaults, check_text, defaults_of
-from silo.sources.reader.plan import Part
+from silo.sources.reader.bytes import read_file_lines
+from silo.sources.reader.fields import Defaults, defaults_of, require_text
+from silo.sources.reader.plan import SourcePart
 
 _SEPARATOR = re.compile(rb"From \S.{0,200}\d:\d\d")
 """A sender and a time, as in "From ann@example.org Mon Jan  1 00:00:00 2024": prose may begin with "From " too."""
@@ -25,7 +25,7 @@ _SEPARATOR = re.compile(rb"From \S.{0,200}\d:\d\d")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
-def read_mbox(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_mbox(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The messages of one mailbox in order."""
     defaults = defaults_of(part, limits)
     number = 0
@@ -45,16 +45,16 @@ def read_mbox(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
 
 def _messages(path: Path, limits: Limits) -> Iterator[bytes | SiloError]:
     """The raw messages; an error stands for one that is too large or does not begin with a From line."""
-    held: list[bytes] = []
+    lines: list[bytes] = []
     size = 0
     blank = True
     problem: SiloError | None = None
     begun = False
-    for line in lines(path, limits):
+    for line in read_file_lines(path, limits):
         if line is not None and blank and _SEPARATOR.match(line):
             if begun:
-                yield problem or b"\n".join(held)
-            held, size, problem, begun, blank = [], 0, None, True, False
+                yield problem or b"\n".join(lines)
+            lines, size, problem, begun, blank = [], 0, None, True, False
             continue
         if not begun and line:
             begun, problem = True, SiloError("mail-invalid", "the mailbox does not begin with a From line")
@@ -62,11 +62,11 @@ def _messages(path: Path, limits: Limits) -> Iterator[bytes | SiloError]:
         size += len(line) + 1 if line is not None else limits.max_record_bytes + 1
         if size > limits.max_record_bytes and not problem:
             problem = SiloError("file-too-large", f"the message is larger than {limits.max_record_bytes:,} bytes")
-            held = []
+            lines = []
         if not problem and line is not None:
-            held.append(line)
+            lines.append(line)
     if begun:
-        yield problem or b"\n".join(held)
+        yield problem or b"\n".join(lines)
 
 
 def _candidate(raw: bytes | SiloError, defaults: Defaults) -> Candidate:
@@ -78,7 +78,7 @@ def _candidate(raw: bytes | SiloError, defaults: Defaults) -> Candidate:
         raise SiloError("mail-invalid", f"the message is malformed: {reason}")
     subject = _header(message, "Subject")
     text = f"{subject}\n\n{_body(message)}".strip()
-    check_text(text)
+    require_text(text)
     sender = parseaddr(_header(message, "From"))[1].lower()
     identity = _header(message, "Message-ID").strip("<> ")
     dated = {"date": _header(message, "Date"), "subject": subject}
@@ -108,13 +108,13 @@ def _body(message: EmailMessage) -> str:
                 raise SiloError("mail-invalid", f"a part is malformed: {type(piece.defects[0]).__name__}")
         elif piece.get_content_disposition() != "attachment":
             if piece.get_content_type() == "text/plain":
-                plain.append(_decoded(piece))
+                plain.append(_decode_part(piece))
             elif piece.get_content_type() == "text/html":
-                pages.append(_decoded(piece))
+                pages.append(_decode_part(piece))
     return "\n\n".join(part.strip() for part in (plain or [read_html(page).text for page in pages]))
 
 
-def _decoded(piece: EmailMessage) -> str:
+def _decode_part(piece: EmailMessage) -> str:
     data = piece.get_payload(decode=True)
     if piece.defects or not isinstance(data, bytes):
         raise SiloError("mail-invalid", "a text part is wrongly encoded")

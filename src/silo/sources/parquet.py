@@ -11,8 +11,8 @@ from typing import Any
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
-from silo.sources.reader.fields import Defaults, candidate_from, defaults_of
-from silo.sources.reader.plan import Part, refuse_special
+from silo.sources.reader.fields import Defaults, defaults_of, make_candidate
+from silo.sources.reader.plan import SourcePart, refuse_special
 from silo.text.strict_json import parse_object
 
 _COLUMN_NAMES = "id text source domain license licence tier owner url origin metadata added created"
@@ -21,7 +21,7 @@ _BATCH_ROWS = 256
 _FREE_BYTES = 64 << 20
 
 
-def read_parquet(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_parquet(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The rows of one file in order."""
     return read_rows(Path(part.path), part.label, limits, defaults_of(part, limits))
 
@@ -36,7 +36,7 @@ def read_rows(path: Path, label: str, limits: Limits, defaults: Defaults) -> Ite
             for row in _rows(batch):
                 number += 1
                 try:
-                    yield candidate_from(_checked(row, limits), defaults)
+                    yield make_candidate(_check_row(row, limits), defaults)
                 except SiloError as error:
                     yield Quarantined(f"{label}:row {number}", error.code, error.message)
     except SiloError as error:
@@ -58,8 +58,8 @@ def _batches(path: Path, limits: Limits) -> Iterator[Any]:
             raise SiloError("json-duplicate-key", "a column is given twice")
         packed = path.stat().st_size
         for group in range(opened.num_row_groups):
-            unpacked = opened.metadata.row_group(group).total_byte_size
-            if unpacked > _FREE_BYTES and unpacked > packed * limits.max_ratio:
+            unpack = opened.metadata.row_group(group).total_byte_size
+            if unpack > _FREE_BYTES and unpack > packed * limits.max_ratio:
                 raise SiloError("archive-bomb", f"a row group unpacks to more than {limits.max_ratio} times the file")
             yield from opened.iter_batches(_BATCH_ROWS, row_groups=[group], columns=sorted(_COLUMNS & names))
 
@@ -75,7 +75,7 @@ def _rows(batch: Any) -> Iterator[dict[str, Any] | SiloError]:
                 yield SiloError("utf8-invalid", "a value of the row is not UTF-8")
 
 
-def _checked(row: dict[str, Any] | SiloError, limits: Limits) -> dict[str, Any]:
+def _check_row(row: dict[str, Any] | SiloError, limits: Limits) -> dict[str, Any]:
     if isinstance(row, SiloError):
         raise row
     text = row.get("text")
@@ -83,20 +83,20 @@ def _checked(row: dict[str, Any] | SiloError, limits: Limits) -> dict[str, Any]:
         raise SiloError("line-too-long", f"the text is longer than {limits.max_record_bytes:,} bytes")
     for name in ("metadata", "added", "created", "origin"):
         if row.get(name) is not None:
-            row[name] = _plain(row[name], limits.max_depth)
+            row[name] = _as_json(row[name], limits.max_depth)
     if isinstance(row.get("metadata"), str):
         row["metadata"] = parse_object(row["metadata"].encode(), limits.max_depth)
     return {key: value for key, value in row.items() if value is not None}
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _as_json(value: Any, depth: int) -> Any:
     """A value as JSON can hold it: times as ISO text, NaN as null, bytes left out."""
     if depth < 0:
         raise SiloError("json-depth", "the metadata is nested too deep")
     if isinstance(value, dict):
-        return {str(key): _plain(inner, depth - 1) for key, inner in value.items()}
+        return {str(key): _as_json(inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, depth - 1) for inner in value]
+        return [_as_json(inner, depth - 1) for inner in value]
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, float):

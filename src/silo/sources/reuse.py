@@ -61,17 +61,17 @@ def _strings(value: Any, relative: str) -> list[str]:
 
 def read_dep5(root: Path) -> tuple[Annotation, ...]:
     """The Files paragraphs of a .reuse/dep5; each adds to what the files themselves say."""
-    found = []
+    annotations = []
     for paragraph in re.split(r"\n[ \t]*\n", read_text(root, DEP5, _MAX_BYTES).replace("\r\n", "\n")):
         fields = _dep5_fields(paragraph)
         if "files" not in fields:
             continue
-        stated = fields.get("license", "").strip().split("\n")[0].strip()
-        if not stated:
+        statement = fields.get("license", "").strip().split("\n")[0].strip()
+        if not statement:
             raise SiloError("metadata-invalid", f"{DEP5}: a Files paragraph has no License")
         patterns = tuple(tuple(_dep5_glob(pattern)) for pattern in fields["files"].split())
-        found.append(Annotation(patterns, "aggregate", (stated,)))
-    return tuple(found)
+        annotations.append(Annotation(patterns, "aggregate", (statement,)))
+    return tuple(annotations)
 
 
 def _dep5_fields(paragraph: str) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _dep5_glob(pattern: str) -> Iterator[str]:
 
 def matches(pattern: tuple[str, ...], path: str) -> bool:
     """Match in time pattern x path: a regular expression could be made to run for ever."""
-    states = _through_stars({0}, pattern)
+    states = _skip_stars({0}, pattern)
     for character in path:
         after: set[int] = set()
         for state in states:
@@ -125,11 +125,11 @@ def matches(pattern: tuple[str, ...], path: str) -> bool:
                 after.add(state + 1)
         if not after:
             return False
-        states = _through_stars(after, pattern)
+        states = _skip_stars(after, pattern)
     return len(pattern) in states
 
 
-def _through_stars(states: set[int], pattern: tuple[str, ...]) -> set[int]:
+def _skip_stars(states: set[int], pattern: tuple[str, ...]) -> set[int]:
     reached = set(states)
     for state in states:
         while state < len(pattern) and pattern[state] in (_STAR, _GLOBSTAR):
@@ -140,8 +140,8 @@ def _through_stars(states: set[int], pattern: tuple[str, ...]) -> set[int]:
 
 def last_match(annotations: Iterable[Annotation], path: str) -> Annotation | None:
     """The annotation that counts for a path: the last one that matches, as REUSE says."""
-    found = None
+    last = None
     for annotation in annotations:
         if any(matches(pattern, path) for pattern in annotation.patterns):
-            found = annotation
-    return found
+            last = annotation
+    return last

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,16 +17,39 @@ from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined, Right
 from silo.rights.signals.robots import read_robots
 from silo.sources.html import Page, read_html
-from silo.sources.http_message import Response, parse_response
-from silo.sources.reader.bytes import unpacked
-from silo.sources.reader.fields import Defaults, assessed, check_text, defaults_of
-from silo.sources.reader.plan import Part, plan_files, refuse_special
+from silo.sources.reader.bytes import unpack
+from silo.sources.reader.fields import Defaults, assess_statement, defaults_of, require_text
+from silo.sources.reader.plan import SourcePart, plan_files, refuse_special
 
 _HTML = ("text/html", "application/xhtml+xml")
+_MAX_HEAD = 1 << 18
+_CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]{1,40})", re.IGNORECASE)
 _NO_AI = frozenset({Right.train, Right.store})
 
 
-def plan_warc(recipe: SourceRecipe, base: Path) -> list[Part]:
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """One stored HTTP response; header names are lower-case, and a name may come several times."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """The first header of that name, or an empty string."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    @property
+    def media_type(self) -> str:
+        return self.header("content-type").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str:
+        match = _CHARSET.search(self.header("content-type"))
+        return match[1] if match else "utf-8"
+
+
+def plan_warc(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each WARC file."""
     _fastwarc()
     return plan_files(recipe, base)
@@ -41,7 +67,7 @@ def _fastwarc() -> Any:
     return warc
 
 
-def read_warc(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
+def read_warc(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The HTML and plain text responses of one crawl file in order."""
     warc = _fastwarc()
     defaults = defaults_of(part, limits)
@@ -50,13 +76,13 @@ def read_warc(part: Part, limits: Limits) -> Iterator[Candidate | Quarantined]:
     try:
         refuse_special(path)
         with path.open("rb") as file:
-            stream = _Stream(unpacked(file, path.name, limits))
+            stream = _Stream(unpack(file, path.name, limits))
             wanted = {"record_types": warc.WarcRecordType.response, "parse_http": False, "stream_detect": False}
             for record in warc.ArchiveIterator(stream, **wanted):
                 number += 1
-                found = _record(record, f"{part.label}:response {number}", limits, defaults)
-                if found is not None:
-                    yield found
+                item = _read_record(record, f"{part.label}:response {number}", limits, defaults)
+                if item is not None:
+                    yield item
         if stream.broken:
             raise stream.broken
         if not number and stream.tell():
@@ -79,29 +105,29 @@ class _Stream(io.RawIOBase):
         super().__init__()
         self.broken: SiloError | None = None
         self._pieces = pieces
-        self._held = memoryview(b"")
-        self._given = 0
+        self._pending = memoryview(b"")
+        self._position = 0
 
     def readable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._given
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        if not self._held and self.broken is None:
+        if not self._pending and self.broken is None:
             try:
-                self._held = memoryview(next(self._pieces, b""))
+                self._pending = memoryview(next(self._pieces, b""))
             except SiloError as error:
                 self.broken = error
-        count = min(len(buffer), len(self._held))
-        buffer[:count] = self._held[:count]
-        self._held = self._held[count:]
-        self._given += count
+        count = min(len(buffer), len(self._pending))
+        buffer[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        self._position += count
         return count
 
 
-def _record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Candidate | Quarantined | None:
+def _read_record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Candidate | Quarantined | None:
     longest = limits.max_record_bytes
     try:
         if record.content_length > longest:
@@ -109,19 +135,67 @@ def _record(record: Any, where: str, limits: Limits, defaults: Defaults) -> Cand
         data = record.reader.read(record.content_length)
         if len(data) < record.content_length:
             raise SiloError("warc-invalid", "the record is cut off")
-        response = parse_response(data, longest)
+        response = _parse_response(data, longest)
         if response.status != 200 or response.media_type not in (*_HTML, "text/plain"):
             return None
         if len(response.body) > longest:
             raise SiloError("file-too-large", f"the page is larger than {longest:,} bytes")
-        text = _decoded(response.body, response.charset)
+        text = _decode_page(response.body, response.charset)
         page = read_html(text) if response.media_type in _HTML else Page("", text, (), (), "")
         return _candidate(page, record, response, defaults)
     except SiloError as error:
         return Quarantined(where, error.code, error.message)
 
 
-def _decoded(data: bytes, charset: str) -> str:
+def _parse_response(data: bytes, max_bytes: int) -> _Response:
+    """Read a response as it went over the wire; the body comes out unpacked and no larger than `max_bytes`."""
+    head, blank, body = data.partition(b"\r\n\r\n")
+    if not blank:
+        head, blank, body = data.partition(b"\n\n")
+    lines = head[:_MAX_HEAD].decode("latin-1").splitlines()
+    status = re.match(r"HTTP/\d(?:\.\d)? (\d{3})\b", lines[0] if lines else "")
+    if not blank or status is None:
+        raise SiloError("warc-invalid", "the record holds no HTTP response")
+    pairs = (line.partition(":") for line in lines[1:] if ":" in line)
+    headers = tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
+    packed = _Response(int(status[1]), headers, body)
+    if "chunked" in packed.header("transfer-encoding").lower():
+        body = _join_chunks(body)
+    return _Response(packed.status, headers, _unpack_body(body, packed.header("content-encoding").lower(), max_bytes))
+
+
+def _join_chunks(body: bytes) -> bytes:
+    pieces: list[bytes] = []
+    at = 0
+    while True:
+        end = body.find(b"\r\n", at)
+        digits = body[at:end].partition(b";")[0].strip() if end >= 0 else b""
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", digits):
+            raise SiloError("warc-invalid", "the chunks of the body are broken")
+        size = int(digits, 16)
+        if size == 0:
+            return b"".join(pieces)
+        pieces.append(body[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+
+
+def _unpack_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise SiloError("warc-invalid", f"the body is packed with {encoding[:40]}, which is not read")
+    raw_deflate = encoding == "deflate" and not body.startswith(b"\x78")
+    stream = zlib.decompressobj(-15 if raw_deflate else 47)
+    try:
+        data = stream.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise SiloError("warc-invalid", f"the body cannot be unpacked: {error}") from None
+    if len(data) <= max_bytes and not stream.eof:
+        raise SiloError("warc-invalid", "the packed body is cut off")
+    return data
+
+
+def _decode_page(data: bytes, charset: str) -> str:
     for name in (charset, "utf-8"):
         try:
             return data.decode(name)
@@ -130,28 +204,28 @@ def _decoded(data: bytes, charset: str) -> str:
     raise SiloError("utf8-invalid", "the page is neither in the character set it names nor in UTF-8")
 
 
-def _candidate(page: Page, record: Any, response: Response, defaults: Defaults) -> Candidate:
+def _candidate(page: Page, record: Any, response: _Response, defaults: Defaults) -> Candidate:
     url = str(record.headers.get("WARC-Target-URI", "")).strip("<> ")
     if len(url) > defaults.max_chars:
         raise SiloError("field-too-long", f"the address has {len(url):,} characters")
     text = f"{page.title}\n\n{page.text}".strip() if page.title else page.text
-    check_text(text)
+    require_text(text)
     return Candidate(
         external_id=str(record.record_id or url).strip("<>").removeprefix("urn:uuid:"),
         text=text,
         source=defaults.source,
         domain=defaults.domain or "web",
         evidence=_page_evidence(page, defaults)
-        + header_evidence(response.headers, defaults.label)
+        + _header_evidence(response.headers, defaults.label)
         + defaults.evidence
-        + defaults.heard(url),
-        owner=_host(url) or defaults.owner,
+        + defaults.signal_evidence(url),
+        owner=_host_of(url) or defaults.owner,
         url=url,
         meta={"date": record.record_date.isoformat()} if record.record_date else {},
     )
 
 
-def _host(url: str) -> str:
+def _host_of(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -159,34 +233,35 @@ def _host(url: str) -> str:
 
 
 def _page_evidence(page: Page, defaults: Defaults) -> tuple[Evidence, ...]:
-    found = [assessed(link[: defaults.max_chars], f"{defaults.label}: rel=license") for link in page.licenses if link]
-    found += _robots(page.robots, f"{defaults.label}: meta robots")
+    where = f"{defaults.label}: rel=license"
+    evidence = [assess_statement(link[: defaults.max_chars], where) for link in page.licenses if link]
+    evidence += _robots_denials(page.robots, f"{defaults.label}: meta robots")
     if page.tdm_reservation == "1":
-        found.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
-    return tuple(found)
+        evidence.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
+    return tuple(evidence)
 
 
-def header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
+def _header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
     """What the server's response headers ask for."""
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for name, value in headers:
         where = f"{label}: header {name}"
         if name == "tdm-reservation" and value.strip() == "1":
-            found.append(_denial(f"{name}: 1", where, _NO_AI))
+            evidence.append(_denial(f"{name}: 1", where, _NO_AI))
         elif name == "x-robots-tag":
-            found += _robots(tuple(word.strip() for word in value.lower().split(",")), where)
-        elif name in ("content-usage", "content-signal") and (denied := _denied(name, value)):
-            found.append(_denial(f"{name}: {value[:500]}", where, denied))
-    return tuple(found)
+            evidence += _robots_denials(tuple(word.strip() for word in value.lower().split(",")), where)
+        elif name in ("content-usage", "content-signal") and (rights := _denied_rights(name, value)):
+            evidence.append(_denial(f"{name}: {value[:500]}", where, rights))
+    return tuple(evidence)
 
 
-def _denied(name: str, value: str) -> frozenset[Right]:
+def _denied_rights(name: str, value: str) -> frozenset[Right]:
     """These headers mean what the lines of the same name mean in a robots.txt."""
     rules = read_robots(f"{name}: {' '.join(value.split())}", terms_known=True)
     return frozenset(right for rule in rules for right in rule.denies)
 
 
-def _robots(words: tuple[str, ...], where: str) -> list[Evidence]:
+def _robots_denials(words: tuple[str, ...], where: str) -> list[Evidence]:
     asked = sorted({"noai", "noimageai"} & set(words))
     return [_denial(", ".join(asked), where, _NO_AI)] if asked else []
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.search.bm25.words import PassageArrays, build, cut, terms
+from silo.search.bm25.words import PassageArrays, build, cut
 from silo.search.knn.index import KeyRows
 from silo.search.ngram.index import Suffixes, Tokens, suffix_array
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.manifest import StoreConfig
 from silo.text.tokenizer import Tokenizer
+from silo.text.words import terms
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -19,7 +19,6 @@ from silo.errors import SiloError
 from silo.files import commit, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document
-from silo.search.bm25.words import ANALYSIS
 from silo.store.add import Added, add_documents
 from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.digest import Digest
@@ -50,6 +49,7 @@ from silo.store.usage import redact_usage
 from silo.store.view import PROBES, Continuations, Neighbours, Passage, View, open_view
 from silo.store.write import BucketBuilder, Change, apply_change
 from silo.text.tokenizer import Tokenizer, load_tokenizer
+from silo.text.words import ANALYSIS
 
 if TYPE_CHECKING:
     from silo.search.knn.codec import Codec

@@ -19,7 +19,6 @@ from silo.files import SharedLock
 from silo.records import Document
 from silo.search.bm25.index import Allowed as AllowedPassages
 from silo.search.bm25.index import PassageSearch
-from silo.search.bm25.words import terms
 from silo.search.knn.index import RowSearch, SearchTables
 from silo.search.ngram.index import Allowed as AllowedSuffixes
 from silo.search.ngram.index import Followers, Ids, Levels, Match, SuffixSearch
@@ -31,6 +30,7 @@ from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
 from silo.store.policy import EVERYTHING, Mask, Policy, Selector
 from silo.store.sections import key_rows, passage_arrays, suffix_text
+from silo.text.words import terms
 
 Ints = NDArray[np.int64]
 

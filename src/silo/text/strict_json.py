@@ -1,4 +1,8 @@
-"""Promises that a line of JSON means one thing only: no repeated keys, no NaN, no half characters, no deep nests."""
+"""The one strict JSON reader: what it accepts means one thing only, so a key given twice and NaN are refused.
+
+Records are written out again as JSON in UTF-8, so `parse_object` also refuses what would not survive that: numbers out
+of range, half characters, deep nests.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,19 @@ from silo.errors import SiloError
 _MAX_DIGITS = 1000
 
 
-def parse_object(line: bytes, max_depth: int) -> dict[str, Any]:
-    """One JSON object from UTF-8 bytes; anything doubtful raises with its code."""
+def parse_json(data: str | bytes) -> Any:
+    """The value of a whole JSON text; bytes may be in any encoding that JSON allows."""
     try:
-        value = _decode(line.decode("utf-8"))
+        text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise SiloError("json-invalid", str(error)) from None
+
+
+def parse_object(line: bytes, max_depth: int) -> dict[str, Any]:
+    """The JSON object of one record, from UTF-8 bytes; anything doubtful raises with its code."""
+    try:
+        value = _RECORD_DECODER.decode(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise SiloError("utf8-invalid", f"byte {error.start} of the record is not UTF-8") from None
     except RecursionError:
@@ -31,35 +44,39 @@ def parse_object(line: bytes, max_depth: int) -> dict[str, Any]:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
         seen: set[str] = set()
         again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise SiloError("json-duplicate-key", f"the key {again[:80]!r} is given twice")
-    return found
+    return content
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
         raise SiloError("json-number", f"a number has {len(digits):,} digits")
     return int(digits)
 
 
-def _real(digits: str) -> float:
+def _parse_real(digits: str) -> float:
     value = float(digits)
     if len(digits) > _MAX_DIGITS or value in (float("inf"), float("-inf")):
         raise SiloError("json-number", f"the number {digits[:40]} is out of range")
     return value
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise SiloError("json-number", f"{name} is not JSON")
 
 
-_decode = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_integer, parse_float=_real, parse_constant=_constant
-).decode
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+_RECORD_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys,
+    parse_int=_parse_integer,
+    parse_float=_parse_real,
+    parse_constant=_refuse_constant,
+)
 
 _NAMES: dict[type, str] = {
     list: "list",

@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from pathlib import PurePath
 from typing import Any
 
 from silo.errors import SiloError
@@ -31,6 +32,8 @@ _ARTICLES = frozenset(("the", "a", "an", "terms", "of", "and", "conditions", "ei
 _ITSELF = frozenset(("license", "licenses", "this", "their"))
 _SPLIT_VERSION = re.compile(r"\b(\d) (\d)\b")
 _TAG = re.compile(r"^[^\w\n]{0,12}SPDX-License-Identifier:[ \t]*([^\n\r]{1,400})", re.MULTILINE | re.IGNORECASE)
+_LICENSE_FILE = re.compile(r"(?:un)?licen[cs]e(?:[-_.].*)?|copying(?:[-_.].*)?", re.IGNORECASE)
+_NOT_PROSE = re.compile(r"\.(?:py|pyi|js|ts|json|c|h|go|rs|java|rb|toml|ya?ml|xml|sh|license|png|svg)", re.IGNORECASE)
 _COMMENT_END = re.compile(r"(?:\*/|-->|#\}|--\}\}|\*\)|-\}|\"|'|\]\])\s*$")
 
 
@@ -98,6 +101,11 @@ def parse_notices(content: str) -> Notices:
 
 def _any_of(phrases: list[str]) -> re.Pattern[str]:
     return re.compile(r"\b(?:" + "|".join(map(re.escape, sorted(phrases, key=len, reverse=True))) + r")\b")
+
+
+def is_license_name(name: str) -> bool:
+    """True for LICENSE, LICENCE.md, COPYING.LESSER, LICENSE-MIT, UNLICENSE and the like, not for license.py."""
+    return bool(_LICENSE_FILE.fullmatch(name)) and not _NOT_PROSE.fullmatch(PurePath(name).suffix or "-")
 
 
 def read_license_file(text: str, *, where: str) -> Evidence:

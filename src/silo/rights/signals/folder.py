@@ -98,6 +98,13 @@ def _read(path: Path, reader: Callable[[str], tuple[Rule, ...]]) -> tuple[Rule, 
         if len(content) > MAX_BYTES:
             raise Unreadable(f"larger than {MAX_BYTES} bytes")
         return reader(content.decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError, Unreadable) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        return (everywhere("signal-unreadable", 0, f"cannot be read: {reason}"[:200], ALL_AI),)
+    except (OSError, UnicodeDecodeError, SiloError, Unreadable) as error:
+        return (everywhere("signal-unreadable", 0, f"cannot be read: {_reason(error)}"[:200], ALL_AI),)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    if isinstance(error, SiloError):  # of the strict JSON reader; keys of a site's file are not quoted
+        return f"not valid JSON: {'a key is given twice' if error.code == 'json-duplicate-key' else error.message}"
+    return str(error)

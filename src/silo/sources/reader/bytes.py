@@ -28,18 +28,18 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet", 
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def lines(path: Path, limits: Limits) -> Iterator[bytes | None]:
+def read_file_lines(path: Path, limits: Limits) -> Iterator[bytes | None]:
     """Every line without its newline; None stands for one longer than `max_record_bytes`."""
     refuse_special(path)
     try:
         with path.open("rb") as stream:
-            yield from _split(unpacked(stream, path.name, limits), limits.max_record_bytes)
+            yield from _split(unpack(stream, path.name, limits), limits.max_record_bytes)
     except OSError as error:
         raise SiloError("input-unreadable", f"{path.name} cannot be read: {error.strerror}") from None
 
 
 def _split(chunks: Iterator[bytes], max_bytes: int) -> Iterator[bytes | None]:
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     broken: SiloError | None = None
     while True:
@@ -55,33 +55,33 @@ def _split(chunks: Iterator[bytes], max_bytes: int) -> Iterator[bytes | None]:
             size += len(piece)
             if size > max_bytes:
                 yield None
-            elif held:
-                held.append(piece)
-                yield b"".join(held)
+            elif pending:
+                pending.append(piece)
+                yield b"".join(pending)
             else:
                 yield piece
-            held, size = [], 0
+            pending, size = [], 0
         size += len(last)
         if size > max_bytes:
-            held = []
+            pending = []
         elif last:
-            held.append(last)
+            pending.append(last)
     if broken:
         raise broken
     if size:
-        yield None if size > max_bytes else b"".join(held)
+        yield None if size > max_bytes else b"".join(pending)
 
 
-def unpacked(stream: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
+def unpack(stream: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
     """The bytes of a file in pieces, unpacked as the ending of its name says."""
     if name.endswith(".gz"):
         return _gunzip(stream, name, limits)
     if name.endswith(".zst"):
         return _unzstd(stream, name, limits)
-    return _plain(stream, name)
+    return _read_plain(stream, name)
 
 
-def _plain(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _read_plain(stream: BinaryIO, name: str) -> Iterator[bytes]:
     chunk = stream.read(_CHUNK)
     for magic, form in _MAGIC.items():
         if chunk.startswith(magic):

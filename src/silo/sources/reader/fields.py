@@ -14,9 +14,9 @@ from typing import Any
 
 from silo.errors import SiloError
 from silo.recipe import Limits
-from silo.records import Candidate, Evidence
+from silo.records import Candidate, Evidence, Tier
 from silo.rights import Signals, assess, load_signals
-from silo.sources.reader.plan import Part
+from silo.sources.reader.plan import SourcePart
 
 _SUFFIXES = (".gz", ".zst", ".jsonl", ".json", ".ndjson", ".parquet", ".warc", ".mbox", ".txt")
 _LICENSE_KEYS = ("license", "licence")
@@ -36,27 +36,27 @@ class Defaults:
     max_chars: int
     id_from_text: bool = False
 
-    def heard(self, place: str) -> tuple[Evidence, ...]:
+    def signal_evidence(self, place: str) -> tuple[Evidence, ...]:
         """What the source's preference signals say about a path or URL."""
         return self.signals.evidence_for(place) if self.signals and place else ()
 
 
-def defaults_of(part: Part, limits: Limits, *, extra: tuple[Evidence, ...] = ()) -> Defaults:
+def defaults_of(part: SourcePart, limits: Limits, *, extra: tuple[Evidence, ...] = ()) -> Defaults:
     """The recipe's own statements, read once for a part."""
     recipe = part.recipe
-    stated = (assessed(recipe.license, "recipe: license", "recipe"),) if recipe.license else ()
+    recipe_evidence = (assess_statement(recipe.license, "recipe: license", "recipe"),) if recipe.license else ()
     return Defaults(
         label=part.label,
-        source=recipe.name or stem(part.label),
+        source=recipe.name or strip_endings(part.label),
         domain=recipe.domain,
         owner=recipe.owner,
-        evidence=stated + extra,
+        evidence=recipe_evidence + extra,
         signals=load_signals(Path(recipe.signals)) if recipe.signals else None,
         max_chars=limits.max_field_chars,
     )
 
 
-def stem(label: str) -> str:
+def strip_endings(label: str) -> str:
     """A label without the endings that only name a format."""
     while label.endswith(_SUFFIXES):
         label = label[: label.rindex(".")]
@@ -64,45 +64,55 @@ def stem(label: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def assessed(statement: str, where: str, method: str = "", confidence_cap: float = 1.0) -> Evidence:
+def assess_statement(statement: str, where: str, method: str = "", confidence_cap: float = 1.0) -> Evidence:
     """`assess`, remembered: a source repeats few licence statements over many records."""
     return assess(statement, where=where, method=method, confidence_cap=confidence_cap)
 
 
-def candidate_from(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
+def unreadable_licence(reason: str, where: str) -> Evidence:
+    """Evidence for a statement that is there but cannot be read: it may forbid anything."""
+    return Evidence(reason, where, "unreadable", 1.0, Tier.restricted)
+
+
+def make_candidate(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
     """A candidate from one record with the fields of docs/sources.md; a bad field raises with its code."""
     longest = defaults.max_chars
     text = record.get("text")
     if text is None:
         raise SiloError("field-missing", "the record has no text")
-    check_text(text)
+    require_text(text)
     external_id = _identity(record.get("id"), text if defaults.id_from_text else "", longest)
     metadata = record.get("metadata")
     if metadata is None:
         metadata = {}
     elif not isinstance(metadata, dict):
         raise SiloError("field-type", f"metadata must be an object, not {type(metadata).__name__}")
-    source = short(record, "source", longest) or defaults.source
-    domain = short(record, "domain", longest) or defaults.domain or short(metadata, "domain", longest) or source
-    url = short(record, "url", longest)
-    evidence = licence_evidence(record, metadata, defaults) + defaults.evidence
+    source = read_short_field(record, "source", longest) or defaults.source
+    domain = (
+        read_short_field(record, "domain", longest)
+        or defaults.domain
+        or read_short_field(metadata, "domain", longest)
+        or source
+    )
+    url = read_short_field(record, "url", longest)
+    evidence = stated_licences(record, metadata, defaults) + defaults.evidence
     if defaults.signals:
-        evidence += defaults.heard(url)
-    kept = {key: record[key] for key in _KEPT if record.get(key) is not None}
+        evidence += defaults.signal_evidence(url)
+    origin = {key: record[key] for key in _KEPT if record.get(key) is not None}
     return Candidate(
         external_id=external_id,
         text=text,
         source=source,
         domain=domain,
         evidence=evidence,
-        owner=short(record, "owner", longest) or defaults.owner,
+        owner=read_short_field(record, "owner", longest) or defaults.owner,
         url=url,
-        stated_tier=short(record, "tier", longest),
-        meta={**metadata, **kept} if kept else metadata,
+        stated_tier=read_short_field(record, "tier", longest),
+        meta={**metadata, **origin} if origin else metadata,
     )
 
 
-def check_text(text: Any) -> None:
+def require_text(text: Any) -> None:
     """Raise unless this is a string that can be kept as text."""
     if type(text) is not str:
         raise SiloError("field-type", f"text must be a string, not {type(text).__name__}")
@@ -110,7 +120,7 @@ def check_text(text: Any) -> None:
         raise SiloError("nul-byte", "the text holds NUL bytes")
 
 
-def short(record: Mapping[str, Any], name: str, longest: int) -> str:
+def read_short_field(record: Mapping[str, Any], name: str, longest: int) -> str:
     """A short text field: empty if it is absent or null."""
     value = record.get(name)
     if value is None:
@@ -125,7 +135,7 @@ def short(record: Mapping[str, Any], name: str, longest: int) -> str:
 def _identity(value: Any, text: str, longest: int) -> str:
     if type(value) is int:
         value = str(value)
-    name = short({"id": value}, "id", longest)
+    name = read_short_field({"id": value}, "id", longest)
     if not name and text:
         return "text:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     if not name:
@@ -133,20 +143,18 @@ def _identity(value: Any, text: str, longest: int) -> str:
     return name
 
 
-def licence_evidence(
-    record: Mapping[str, Any], metadata: Mapping[str, Any], defaults: Defaults
-) -> tuple[Evidence, ...]:
+def stated_licences(record: Mapping[str, Any], metadata: Mapping[str, Any], defaults: Defaults) -> tuple[Evidence, ...]:
     """Every licence a record states, each as evidence of its own: none outweighs another here."""
     if "license" in record and "licence" in record:
         raise SiloError("json-duplicate-key", "license and licence are both given")
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for place, holder in (("", record), ("metadata.", metadata)):
         for name in _LICENSE_KEYS:
             value = holder.get(name)
             if value is None:
                 continue
             for item in value if place and isinstance(value, list) else (value,):
-                stated = short({name: item}, name, defaults.max_chars)
-                if stated.strip():
-                    found.append(assessed(stated, f"{defaults.label}: {place}{name}"))
-    return tuple(found)
+                statement = read_short_field({name: item}, name, defaults.max_chars)
+                if statement.strip():
+                    evidence.append(assess_statement(statement, f"{defaults.label}: {place}{name}"))
+    return tuple(evidence)

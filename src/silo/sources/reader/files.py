@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from silo.errors import SiloError
 from silo.recipe import SourceRecipe
-from silo.sources.reader.plan import Part, excluded, printable, refuse_special, signals_stamp, stamp_of
+from silo.sources.reader.plan import SourcePart, escape_name, is_excluded, refuse_special, signals_stamp, stamp_of
 
 _PART_FILES = 1000
 _PART_BYTES = 32 << 20
@@ -78,26 +78,26 @@ def plan_members(
     root: Path,
     recipe: SourceRecipe,
     *,
-    chosen: Callable[[Entry], bool],
+    choose: Callable[[Entry], bool],
     base: Path,
     skip: frozenset[str] = frozenset(),
     salt: str = "",
-) -> list[Part]:
+) -> list[SourcePart]:
     """Parts over the chosen files of a folder, small enough for several processes to share."""
     entries = sorted(walk(root, skip), key=lambda entry: entry.relative)
     lines = (f"{entry.relative}\0{entry.size}\0{entry.modified}" for entry in entries)
     stamp = stamp_of(lines, signals_stamp(recipe) + salt)
-    kept = [
+    chosen = [
         entry
         for entry in entries
-        if (entry.is_directory or chosen(entry))
+        if (entry.is_directory or choose(entry))
         and (entry.leads_out or not entry.is_link)
-        and not excluded(root / entry.relative, recipe.exclude, base)
-        and not excluded(root / entry.relative, recipe.exclude, root)
+        and not is_excluded(root / entry.relative, recipe.exclude, base)
+        and not is_excluded(root / entry.relative, recipe.exclude, root)
     ]
-    groups = list(_groups(kept))
+    groups = list(_groups(chosen))
     return [
-        Part(
+        SourcePart(
             recipe=recipe,
             path=str(root),
             label=root.name if len(groups) == 1 else f"{root.name}[{at}]",
@@ -122,15 +122,15 @@ def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def shown(root: Path, relative: str) -> str:
+def display_path(root: Path, relative: str) -> str:
     """Where a file is, for people: folder name and path, with undecodable bytes escaped."""
-    return printable(f"{root.name}/{relative}")
+    return escape_name(f"{root.name}/{relative}")
 
 
 def read_text(root: Path, relative: str, max_bytes: int) -> str:
     """The text of one file below `root`; what is not text, not regular or not inside raises with its code."""
     path = root / relative
-    name = printable(relative)
+    name = escape_name(relative)
     if path.is_symlink():
         raise SiloError("path-unsafe", f"{name} is a link that leaves the folder")
     refuse_special(path)

@@ -16,7 +16,7 @@ from silo.recipe import SourceRecipe
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SourcePart:
     """A piece of a source that one process reads alone.
 
     `label` names it without machine directories; `stamp` changes when the input does. `members` are the files of a
@@ -31,41 +31,41 @@ class Part:
     members: tuple[str, ...] = ()
 
 
-def plan_files(recipe: SourceRecipe, base: Path) -> list[Part]:
+def plan_files(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     """One part for each file that the recipe's paths name."""
-    found = [path for pattern in recipe.paths for path in _files(pattern, recipe.kind, base)]
-    kept = [path for path in sorted(set(found)) if not excluded(path, recipe.exclude, base)]
-    if not kept:
+    paths = [path for pattern in recipe.paths for path in _files(pattern, recipe.kind, base)]
+    chosen = [path for path in sorted(set(paths)) if not is_excluded(path, recipe.exclude, base)]
+    if not chosen:
         raise SiloError("input-empty", f"source '{recipe.kind}' is left with no file: {', '.join(recipe.paths) or '-'}")
-    settled = settle(recipe, base)
-    signals = signals_stamp(settled)
-    labels = short_labels(kept)
+    recipe = resolve_signals(recipe, base)
+    signals = signals_stamp(recipe)
+    labels = short_labels(chosen)
     return [
-        Part(settled, str(path), label, size_of(path), stamp_of([described(path.name, path)], signals))
-        for path, label in zip(kept, labels, strict=True)
+        SourcePart(recipe, str(path), label, size_of(path), stamp_of([describe_file(path.name, path)], signals))
+        for path, label in zip(chosen, labels, strict=True)
     ]
 
 
 def expand(pattern: str, base: Path) -> list[Path]:
     """The paths one recipe entry names, sorted; nothing found is an error."""
     path = Path(pattern).expanduser()
-    whole = path if path.is_absolute() else base / path
-    if not glob.has_magic(str(whole)):
-        found = [whole] if whole.exists() or whole.is_symlink() else []
+    absolute = path if path.is_absolute() else base / path
+    if not glob.has_magic(str(absolute)):
+        matches = [absolute] if absolute.exists() or absolute.is_symlink() else []
     elif glob.has_magic(str(base)) and not path.is_absolute():
-        found = sorted(base.glob(str(path)))
+        matches = sorted(base.glob(str(path)))
     else:
-        root = Path(*_literal_parts(whole))
-        found = sorted(root.glob(str(whole.relative_to(root)))) if root.is_dir() else []
-    if not found:
+        root = Path(*_literal_parts(absolute))
+        matches = sorted(root.glob(str(absolute.relative_to(root)))) if root.is_dir() else []
+    if not matches:
         raise SiloError("input-missing", f"nothing matches {pattern}")
-    for item in found:
-        if (name := printable(item.name)) != item.name:
+    for item in matches:
+        if (name := escape_name(item.name)) != item.name:
             raise SiloError("utf8-invalid", f"the file name {name} is not UTF-8", "rename the file")
-    return [item.absolute() for item in found]
+    return [item.absolute() for item in matches]
 
 
-def printable(name: str) -> str:
+def escape_name(name: str) -> str:
     """A file name with the bytes escaped that are not UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()
 
@@ -78,8 +78,8 @@ def _literal_parts(path: Path) -> Iterable[str]:
 
 
 def _files(pattern: str, kind: str, base: Path) -> list[Path]:
-    matched = expand(pattern, base)
-    files = [path for path in matched if not path.is_dir()]
+    paths = expand(pattern, base)
+    files = [path for path in paths if not path.is_dir()]
     if not files:
         raise SiloError(
             "recipe-value",
@@ -89,26 +89,26 @@ def _files(pattern: str, kind: str, base: Path) -> list[Path]:
     return files
 
 
-def folders(recipe: SourceRecipe, base: Path) -> list[Path]:
+def expand_folders(recipe: SourceRecipe, base: Path) -> list[Path]:
     """The directories the recipe's paths name."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for pattern in recipe.paths:
         matched = [path for path in expand(pattern, base) if path.is_dir()]
         if not matched:
             raise SiloError("recipe-value", f"{pattern} is a file, and kind '{recipe.kind}' reads a directory")
-        found.extend(matched)
-    if not found:
+        paths.extend(matched)
+    if not paths:
         raise SiloError("recipe-value", f"kind '{recipe.kind}' needs paths: the directories to read")
-    return sorted(set(found))
+    return sorted(set(paths))
 
 
-def excluded(path: Path, patterns: tuple[str, ...], base: Path) -> bool:
+def is_excluded(path: Path, patterns: tuple[str, ...], base: Path) -> bool:
     """True if an exclude glob matches the path below `base`, or its last name; `*` also crosses slashes."""
     below = path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
     return any(fnmatch.fnmatchcase(below, pattern) or fnmatch.fnmatchcase(path.name, pattern) for pattern in patterns)
 
 
-def settle(recipe: SourceRecipe, base: Path) -> SourceRecipe:
+def resolve_signals(recipe: SourceRecipe, base: Path) -> SourceRecipe:
     """The recipe with `signals` as an absolute path, so that a part can be read from anywhere."""
     if not recipe.signals:
         return recipe
@@ -118,10 +118,10 @@ def settle(recipe: SourceRecipe, base: Path) -> SourceRecipe:
     return replace(recipe, signals=str(signals))
 
 
-def signals_stamp(settled: SourceRecipe) -> str:
+def signals_stamp(recipe: SourceRecipe) -> str:
     """A stamp of the preference signals, which decide about rights as much as the text's own fields."""
-    found = sorted(Path(settled.signals).iterdir()) if settled.signals else []
-    return stamp_of(described(path.name, path) for path in found)
+    files = sorted(Path(recipe.signals).iterdir()) if recipe.signals else []
+    return stamp_of(describe_file(path.name, path) for path in files)
 
 
 def short_labels(paths: list[Path]) -> list[str]:
@@ -154,7 +154,7 @@ def stamp_of(lines: Iterable[str], salt: str = "") -> str:
     return digest.hexdigest()
 
 
-def described(name: str, path: Path) -> str:
+def describe_file(name: str, path: Path) -> str:
     """A file as a line for `stamp_of`: name, size and modification time."""
     try:
         status = path.stat()

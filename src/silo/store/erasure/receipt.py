@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from silo.errors import SiloError
 from silo.files import canonical_json, fingerprint, write_atomic, write_private
 from silo.store.erasure.log import AuditLog, Head
+from silo.text.strict_json import parse_json
 
 FORMAT = "silo-receipt-1"
 KIND = "erasure"
@@ -144,8 +144,8 @@ def read_receipt(path: Path) -> dict[str, Any]:
 def parse_receipt(data: bytes) -> dict[str, Any]:
     """The content of a receipt, unchecked; repeated keys and NaN are refused."""
     try:
-        content = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        content = parse_json(data)
+    except SiloError:
         raise _invalid("it is not plain JSON") from None
     if not isinstance(content, dict):
         raise _invalid("it is not a JSON object")
@@ -278,17 +278,6 @@ def _failed(name: str, value: bool | int) -> bool:
 
 def _invalid(message: str, hint: str = "") -> SiloError:
     return SiloError("receipt-invalid", message, hint)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _require_shape(content: Mapping[str, Any]) -> None:
