@@ -26,9 +26,10 @@ from silo.corpus.corpus import Corpus
 from silo.evaluation.fitting import solve_lambda
 from silo.files import write_json
 from silo.inference.mix import token_mass
-from silo.lm.codec import FOLDER, codec_key, learn_codec
+from silo.lm.codec import learn_codec
 from silo.lm.encode import DocumentEncoder
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import FOLDER, Key, codec_key
+from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded
 from silo.search.knn.index import KeyRows, RowSearch
 from silo.sources.evaluation import read_evaluation

@@ -12,10 +12,10 @@ import numpy as np
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
-from silo.lm.codec import FOLDER, codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.model import LanguageModel, model_fingerprint, open_manifest
+from silo.lm.manifest import FOLDER, codec_key, model_fingerprint, open_manifest
+from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec
 from silo.store.config import SEARCHES
 from silo.store.erasure.receipt import ModelListing

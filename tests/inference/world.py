@@ -10,7 +10,8 @@ import torch
 from silo.corpus.corpus import Corpus
 from silo.corpus.stages import judge
 from silo.lm.codec import learn_codec
-from silo.lm.model import Key, save_model
+from silo.lm.manifest import Key
+from silo.lm.model import save_model
 from silo.lm.network import Preset, make_network
 from silo.lm.tokenizer import byte_tokenizer
 from silo.pairing import create_store, open_store

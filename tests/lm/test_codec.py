@@ -12,10 +12,11 @@ import torch
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.lm.audit import verify_model
-from silo.lm.codec import codec_key, learn_codec
+from silo.lm.codec import learn_codec
 from silo.lm.encode import DocumentEncoder, document_keys
 from silo.lm.firewall import what_it_shaped
-from silo.lm.model import Key, LanguageModel, save_model
+from silo.lm.manifest import Key, codec_key
+from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network
 from silo.lm.tokenizer import byte_tokenizer
 from silo.pairing import create_store, open_store

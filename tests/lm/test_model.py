@@ -27,7 +27,8 @@ from transformers import (
 )
 
 from silo.errors import SiloError
-from silo.lm.model import Key, LanguageModel, save_model
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
 from silo.lm.tokenizer import byte_tokenizer
 

@@ -120,7 +120,8 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
 
 def _codec(arguments: argparse.Namespace) -> int:
     from silo.corpus.corpus import Corpus
-    from silo.lm.codec import codec_key, learn_codec
+    from silo.lm.codec import learn_codec
+    from silo.lm.manifest import codec_key
     from silo.search.knn.codec import CodecSettings
 
     settings = CodecSettings(

@@ -18,7 +18,8 @@ from silo.inference.predict import Predictor
 from silo.inference.retrieval import Nearest, Sources
 from silo.inference.settings import ORDERS, Seen, Settings
 from silo.lm.cores import cores, each_on_a_core
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
 from silo.lm.windows import Frame, frames
 from silo.progress import Advance

@@ -17,10 +17,10 @@ from silo.inference.context import Lead, LeadFinder
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import Followers, Nearest, Sources, reading
 from silo.inference.settings import ORDERS, Seen, Settings, level_column, level_weight, parse_method
-from silo.lm.codec import codec_key
 from silo.lm.decoder import Decoder, Next
 from silo.lm.encode import DocumentEncoder
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key, codec_key
+from silo.lm.model import LanguageModel
 from silo.lm.scoring import Windows
 from silo.lm.windows import window_at
 from silo.pairing import model_of, open_store

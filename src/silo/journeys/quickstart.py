@@ -21,7 +21,7 @@ from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import Sources
 from silo.inference.session import Session, open_session
 from silo.inference.settings import Ric, Settings
-from silo.lm.codec import FOLDER
+from silo.lm.manifest import FOLDER
 from silo.lm.model import LanguageModel
 from silo.lm.tokenizer import FILE
 from silo.lm.windows import Frame, window_at

@@ -8,7 +8,7 @@ from typing import Any
 
 from silo.corpus.corpus import Corpus
 from silo.lm.firewall import Permit, load_seen, what_it_shaped
-from silo.lm.model import model_fingerprint, open_manifest, verify_files
+from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
 from silo.records import Document
 from silo.text.normalise import text_hash
 

@@ -19,13 +19,13 @@ from silo.errors import SiloError
 from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
 from silo.lm.encode import DocumentEncoder, Keys
 from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
-from silo.lm.model import Key, LanguageModel, file_checksums, open_manifest
+from silo.lm.manifest import FOLDER, Key, file_checksums, open_manifest
+from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.text.normalise import text_hash
 from silo.text.tokenizer import Ids
 
-FOLDER = "codec"
 _KEYS_PER_DOCUMENT = 256
 
 
@@ -55,14 +55,6 @@ def learn_codec(
     codec = Codec.learn(sample, settings, advance=advance)
     _install(model_root, {**manifest, "codec_key": key}, codec, seen)
     return codec
-
-
-def codec_key(model_root: Path) -> Key:
-    """The kind of key a model's codec was learned for; `final` where the model does not say."""
-    if not (model_root / MANIFEST).exists():
-        return "final"
-    key: Key = open_manifest(model_root).get("codec_key", "final")
-    return key
 
 
 def _sample(

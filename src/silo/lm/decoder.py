@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from silo.files import fingerprint
 from silo.lm.cores import each_on_a_core
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
 from silo.lm.scoring import Windows, window_starts
 from silo.text.tokenizer import Ids, Tokenizer
 

@@ -3,8 +3,7 @@
 `states` gives the keys of a kNN-LM too: `final`, the state after the final norm, as in the code of the paper (Min et
 al., 2023), or `ffn`, the input of the last feed-forward network, as in the original (Khandelwal et al., 2020).
 
-A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
-holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model.
+What a model directory holds, and what may be asked of it without torch, is in `silo.lm.manifest`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -23,28 +22,18 @@ from transformers.utils import logging as transformers_logging
 
 from silo.errors import SiloError
 from silo.files import (
-    MANIFEST,
     commit,
     disk_errors,
-    file_sha256,
-    fingerprint,
-    read_manifest,
     remove_tree,
     sync_file,
     write_json,
     write_manifest,
 )
 from silo.lm.hooks import noting, watch_feed_forward
+from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest, verify_files
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
-Key = Literal["final", "ffn"]
-
-FORMAT = "silo-model-1"
-UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
-"""The manifest of a Hugging Face directory that silo did not write."""
-
-_WEIGHTS = ".safetensors"
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
 
@@ -188,57 +177,6 @@ class LanguageModel:
     def verify(self) -> None:
         """Compare every file with the manifest."""
         verify_files(self.root, self.manifest)
-
-
-def model_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """The fingerprint of the model a manifest describes."""
-    names = {"config.json", FILE}
-    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
-    return fingerprint(files)
-
-
-def open_manifest(root: Path) -> dict[str, Any]:
-    """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
-    if not root.is_dir():
-        raise SiloError("input-missing", f"there is no directory {root}")
-    if not (root / MANIFEST).exists():
-        require_safetensors(root)
-        return {**UNVERIFIED, "files": file_checksums(root)}
-    try:
-        manifest = read_manifest(root, "not-a-model")
-    except SiloError as error:
-        raise SiloError("model-damaged" if error.code == "corpus-damaged" else error.code, error.message) from None
-    if manifest.get("format") != FORMAT:
-        raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
-    return manifest
-
-
-def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
-    """Compare every file a manifest names with its checksum."""
-    for name, expected in manifest["files"].items():
-        path = root / name
-        if not path.is_file():
-            raise SiloError("model-damaged", f"{path} is missing")
-        if file_sha256(path) != expected:
-            raise SiloError("model-damaged", f"{path} differs from the manifest")
-
-
-def require_safetensors(root: Path) -> None:
-    """Refuse a directory that is no Hugging Face model, or one whose weights are pickled."""
-    if not (root / "config.json").is_file():
-        raise SiloError("not-a-model", f"{root} has no config.json")
-    if any(root.glob("*" + _WEIGHTS)):
-        return
-    if any(root.glob("*.bin")) or any(root.glob("*.pt")):
-        hint = "pickled weights can run code: save them again as safetensors where you trust them"
-        raise SiloError("not-a-model", f"{root} holds pickled weights only", hint)
-    raise SiloError("not-a-model", f"{root} has no *{_WEIGHTS}")
-
-
-def file_checksums(root: Path) -> dict[str, str]:
-    """SHA-256 of every file of a model directory but its manifest."""
-    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
-    return {path.name: file_sha256(path) for path in files}
 
 
 def _open_tokenizer(root: Path) -> Tokenizer:

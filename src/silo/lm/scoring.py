@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from silo.errors import SiloError
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.text.normalise import MASK, normalise
 from silo.text.tokenizer import Ids, Tokenizer

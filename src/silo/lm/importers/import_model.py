@@ -19,7 +19,8 @@ import torch
 from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256, fingerprint
 from silo.lm.importers import gguf, openlm
-from silo.lm.model import UNVERIFIED, LanguageModel, load_network, require_safetensors, save_model
+from silo.lm.manifest import UNVERIFIED, require_safetensors
+from silo.lm.model import LanguageModel, load_network, save_model
 from silo.lm.network import parameter_count
 from silo.lm.tokenizer import FILE
 from silo.text.tokenizer import load_tokenizer

@@ -24,7 +24,8 @@ from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
 from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_rows
-from silo.lm.model import model_fingerprint, open_manifest, save_model
+from silo.lm.manifest import model_fingerprint, open_manifest
+from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
 from silo.lm.scoring import Text
 from silo.lm.tokenizer import train_tokenizer
