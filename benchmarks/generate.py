@@ -38,7 +38,8 @@ from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
-from silo.lm.scoring import Windows, merged_stream
+from silo.lm.scoring import merged_stream
+from silo.lm.windows import Windows
 from silo.pairing import model_of
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["manifest", "firewall", "audit", "tokenizer"])
+@pytest.mark.parametrize("module", ["manifest", "firewall", "audit", "tokenizer", "windows"])
 def test_listing_and_verifying_a_model_imports_no_torch(module: str) -> None:
     code = f"import sys, silo.lm.{module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

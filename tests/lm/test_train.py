@@ -24,10 +24,11 @@ from silo.lm.audit import verify_model
 from silo.lm.firewall import what_it_shaped
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset, parameter_count
-from silo.lm.scoring import Windows, merged_stream, score, window_starts
+from silo.lm.scoring import merged_stream, score
 from silo.lm.training.distributed import Crew
 from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
+from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from tests.conftest import build_from, record, write_jsonl
 
@@ -302,22 +303,6 @@ def test_two_processes_train_one_model(place: Path, tmp_path: Path, shard: bool)
         held = json.loads((tmp_path / f"held-{process}.json").read_text())
         assert held["weights"] == pytest.approx(part * held["all"], rel=0.02)
         assert held["moments"] == 2 * held["weights"]
-
-
-def test_windows_always_leave_context_and_fit_the_model() -> None:
-    with pytest.raises(SiloError, match="usage"):
-        Windows(16, 16)
-    assert Windows(1024, 512).within(256) == Windows(256, 128)
-    assert Windows(1024, 512).within(2048) == Windows(1024, 512)
-
-
-def test_every_token_is_scored_by_exactly_one_window() -> None:
-    for tokens in (1, 5, 16, 17, 24, 25, 100):
-        covered: list[int] = []
-        for start, first in window_starts(tokens, Windows(16, 8)):
-            assert start == 0 or first - start >= 8
-            covered += range(first, min(start + 16, tokens))
-        assert covered == list(range(tokens))
 
 
 def test_scoring_equals_a_float64_reference(whole: Path) -> None:

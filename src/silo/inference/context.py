@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from silo.inference.retrieval import Sources
 from silo.inference.settings import Ric
-from silo.lm.scoring import Windows
-from silo.lm.windows import Frame, segment_at
+from silo.lm.windows import Window, Windows
 from silo.store.view import Passage
 from silo.text.tokenizer import Tokenizer
 
@@ -41,11 +40,11 @@ class LeadFinder:
         self._ric = ric
         self._tokenizer = tokenizer
 
-    def frame_at(self, position: int) -> Frame:
+    def frame_at(self, position: int) -> Window:
         """What the network sees of the text when it predicts a token."""
-        return segment_at(position, self.windows)
+        return self.windows.segment_at(position)
 
-    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:
+    def find(self, text: Tokens, frame: Window, sources: Sources) -> list[Lead]:
         """The leads for a frame of a text; one empty lead where nothing is found."""
         query = text[max(0, frame.first - self.query_tokens) : frame.first]
         words = self._tokenizer.decode(query.astype(np.uint32))

@@ -21,7 +21,7 @@ from silo.lm.cores import cores, each_on_a_core
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.scoring import Read, Row, read_rows
-from silo.lm.windows import Frame, frames
+from silo.lm.windows import Window
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
 from silo.text.tokenizer import Ids
@@ -74,7 +74,7 @@ def _no_levels(tokens: int) -> Levels:
     return Levels(np.zeros(tokens, dtype=np.int32), nothing, nothing)
 
 
-_Input = tuple[Frame, Lead]
+_Input = tuple[Window, Lead]
 """A window of the text, and what stands before it."""
 
 
@@ -110,13 +110,14 @@ class _Passes:
         key = encoder.key if encoder is not None and shared else None
         self._read(predictor.model, list(self._inputs()), key, "score")
         if encoder is not None and not shared:
-            plain = [(frame, Lead()) for frame in frames(len(self._text), encoder.windows)]
+            plain = [(frame, Lead()) for frame in encoder.windows.over(len(self._text))]
             self._read(encoder.model, plain, encoder.key, "search", only_keys=True)
 
     def _inputs(self) -> Iterator[_Input]:
         leads = self._predictor.leads
         windows = leads.windows if leads else self._predictor.windows
-        for frame in frames(len(self._text), windows, segments=leads is not None):
+        tokens = len(self._text)
+        for frame in windows.segments_over(tokens) if leads else windows.over(tokens):
             for lead in leads.find(self._text, frame, self._sources) if leads else [Lead()]:
                 yield frame, lead
 
@@ -129,7 +130,7 @@ class _Passes:
 
         def work(item: _Input) -> tuple[Read, _Found | None]:
             (read,) = read_rows(model, [self._row(*item)], length, key=key)
-            peaks = self.peaks[self._span(item[0])] if only_keys else read.peaks
+            peaks = self.peaks[item[0].targets] if only_keys else read.peaks
             return read, self._search(item[0], read, peaks) if key else None
 
         count = cores()
@@ -142,24 +143,20 @@ class _Passes:
                     self._note(found)
             self._advance(stage, at + len(some), len(inputs))
 
-    def _row(self, frame: Frame, lead: Lead) -> Row:
-        until = min(frame.until, len(self._text))
-        tokens = np.concatenate([lead.tokens, self._text[frame.start : until]])
-        return Row(tokens, len(lead.tokens) + max(frame.first, 1) - frame.start)
+    def _row(self, frame: Window, lead: Lead) -> Row:
+        tokens = np.concatenate([lead.tokens, self._text[frame.start : frame.until]])
+        return Row(tokens, len(lead.tokens) + frame.targets.start - frame.start)
 
-    def _take(self, frame: Frame, lead: Lead, read: Read) -> None:
-        span = self._span(frame)
+    def _take(self, frame: Window, lead: Lead, read: Read) -> None:
+        span = frame.targets
         self.lm[span] += lead.weight * np.exp(read.logs)
         self.peaks[span] += lead.weight * read.peaks
 
-    def _span(self, frame: Frame) -> slice:
-        return slice(max(frame.first, 1), min(frame.until, len(self._text)))
-
-    def _search(self, frame: Frame, read: Read, peaks: Floats) -> _Found | None:
+    def _search(self, frame: Window, read: Read, peaks: Floats) -> _Found | None:
         """The neighbours of the tokens of a frame, as far as they are wanted."""
         settings = self._predictor.settings
         wanted = settings.asks_neighbours(peaks)
-        where = np.arange(len(self._text))[self._span(frame)][wanted]
+        where = np.arange(len(self._text))[frame.targets][wanted]
         if not len(where):
             return None
         near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=cores())

@@ -21,8 +21,7 @@ from silo.lm.decoder import Decoder, Next
 from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import Windows
-from silo.lm.windows import window_at
+from silo.lm.windows import Windows
 from silo.pairing import model_of, open_store
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
@@ -191,7 +190,7 @@ class Reader:
     def _language_model(self, prefix: NDArray[np.int64], sources: Sources | None) -> tuple[list[Lead], list[Next]]:
         predictor = self._predictor
         if predictor.leads is None or sources is None:
-            leads, start = [Lead()], window_at(len(prefix), predictor.windows).start
+            leads, start = [Lead()], predictor.windows.at(len(prefix)).start
         else:
             frame = predictor.leads.frame_at(len(prefix))
             mark = (frame.first, prefix[: frame.first].tobytes(), sources.content)
@@ -209,7 +208,7 @@ class Reader:
         if not self._separate:
             return outputs[0].key[None]
         assert self._predictor.encoder is not None
-        frame = window_at(len(prefix), self._predictor.encoder.windows)
+        frame = self._predictor.encoder.windows.at(len(prefix))
         return self._key_decoder.read(prefix[frame.start :]).key[None]
 
 

@@ -24,7 +24,7 @@ from silo.inference.settings import Ric, Settings
 from silo.lm.manifest import FOLDER
 from silo.lm.model import LanguageModel
 from silo.lm.tokenizer import FILE
-from silo.lm.windows import Frame, window_at
+from silo.lm.windows import Window
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
@@ -107,12 +107,12 @@ class QuestionLead(LeadFinder):
         if self._each < 1:
             raise SiloError("usage", f"the question leaves no room for passages in {model.context} tokens of context")
 
-    def frame_at(self, position: int) -> Frame:
+    def frame_at(self, position: int) -> Window:
         """Windows of the answer, without the beginning-of-text token: a chat model knows it as the end."""
-        frame = window_at(position, self.windows)
+        frame = self.windows.at(position)
         return replace(frame, start=max(1, frame.start))
 
-    def find(self, text: Tokens, frame: Frame, sources: Sources) -> list[Lead]:  # noqa: ARG002
+    def find(self, text: Tokens, frame: Window, sources: Sources) -> list[Lead]:  # noqa: ARG002
         """The same lead for every window; the best passage stands next to the question."""
         found = _apart(sources.passages(self._question, 8 * PASSAGES))[:PASSAGES]
         texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(found)]

@@ -1,7 +1,6 @@
 """Perplexity and bits per byte over one merged stream, in windows as the paper scores them; masks are not scored.
 
-Window 0 scores all of its tokens, every later one only its last `stride` tokens, each with at least `length` - `stride`
-tokens of context. A document begins with the beginning-of-text token, which is context and never scored.
+A document begins with the beginning-of-text token, which is context and never scored.
 """
 
 from __future__ import annotations
@@ -15,31 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silo.errors import SiloError
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
+from silo.lm.windows import Windows
 from silo.progress import Advance
 from silo.text.normalise import MASK, normalise
 from silo.text.tokenizer import Ids, Tokenizer
 
 _CHUNK_LOGITS = 1 << 22
 _ALIGN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How a stream is cut: window length, and how many tokens a later window scores (so that some context is left)."""
-
-    length: int = 1024
-    stride: int = 512
-
-    def __post_init__(self) -> None:
-        if not 0 < self.stride < self.length:
-            raise SiloError("usage", f"a stride of {self.stride} does not fit windows of {self.length}")
-
-    def within(self, context: int) -> Windows:
-        """These windows, or windows of the same shape that fit a shorter context."""
-        return self if self.length <= context else Windows(context, max(1, self.stride * context // self.length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +85,6 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
         yield text[at:], True
 
 
-def window_starts(tokens: int, windows: Windows) -> Iterator[tuple[int, int]]:
-    """(start, first position that is scored) of every window of a stream."""
-    yield 0, 0
-    scored = windows.length
-    while scored < tokens:
-        yield scored + windows.stride - windows.length, scored
-        scored += windows.stride
-
-
 def score(
     model: LanguageModel, text: Text, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
 ) -> Score:
@@ -128,15 +102,16 @@ def token_log_probabilities(
     logs = np.zeros(len(ids), dtype=np.float64)
     if len(ids) < 2:
         return logs
-    places = list(window_starts(len(ids), windows))
-    for first in range(0, len(places), batch):
-        group = places[first : first + batch]
+    every = list(windows.over(len(ids)))
+    for at in range(0, len(every), batch):
+        group = every[at : at + batch]
         rows = [
-            Row(ids[start : start + windows.length].astype(np.int64), max(scored, 1) - start) for start, scored in group
+            Row(ids[window.start : window.until].astype(np.int64), window.targets.start - window.start)
+            for window in group
         ]
-        for (start, _), row, read in zip(group, rows, read_rows(model, rows, windows.length), strict=True):
-            logs[start + row.first : start + len(row.tokens)] = read.logs
-        advance("score", first + len(group), len(places))
+        for window, read in zip(group, read_rows(model, rows, windows.length), strict=True):
+            logs[window.targets] = read.logs
+        advance("score", at + len(group), len(every))
     return logs
 
 
