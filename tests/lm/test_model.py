@@ -27,10 +27,10 @@ from transformers import (
 )
 
 from silo.errors import SiloError
-from silo.lm.manifest import Key
+from silo.lm.manifest import Key, open_manifest, verify_files
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
-from silo.lm.tokenizer import byte_tokenizer
+from tests.byte_tokenizer import write_byte_tokenizer
 
 TINY = Preset("tiny", 32, 2, 4, 64, vocabulary=257, context=64, tied=True)
 
@@ -67,7 +67,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+    return write_byte_tokenizer(tmp_path_factory.mktemp("bytes"))
 
 
 @pytest.fixture(scope="module")
@@ -295,14 +295,14 @@ def test_same_weights_have_the_same_fingerprint_whatever_lies_beside(
 
 
 def test_verify_names_the_file_that_changed(copy: Path) -> None:
-    LanguageModel.open(copy).verify()
+    verify_files(copy, open_manifest(copy))
     (copy / "note.txt").write_bytes(b"other")
     with pytest.raises(SiloError, match=r"note.txt differs") as caught:
-        LanguageModel.open(copy).verify()
+        verify_files(copy, open_manifest(copy))
     assert caught.value.code == "model-damaged"
     (copy / "note.txt").unlink()
     with pytest.raises(SiloError, match=r"note.txt is missing"):
-        LanguageModel.open(copy).verify()
+        verify_files(copy, open_manifest(copy))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": "silo-model-1", "files": {}}'])
@@ -327,7 +327,7 @@ def test_a_plain_hugging_face_directory_opens_and_claims_nothing(copy: Path, sav
     assert model.manifest["origin"] == "imported, unverified"
     assert model.manifest["training_data"] == "unknown"
     assert model.fingerprint == LanguageModel.open(saved).fingerprint
-    model.verify()
+    verify_files(model.root, model.manifest)
 
 
 def test_missing_weights_are_never_made_up(copy: Path) -> None:

@@ -131,8 +131,3 @@ def _batches(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
     for padded, same in groupby(pieces, key=lambda piece: piece.padded):
         while group := list(islice(same, max(1, _BATCH_TOKENS // padded))):
             yield group
-
-
-def document_keys(model: LanguageModel, ids: Ids) -> tuple[Keys, Ids]:
-    """For every token but the first: the state after the tokens before it (the key), and the token (the value)."""
-    return next(DocumentEncoder(model).keys([ids])), ids[1:]

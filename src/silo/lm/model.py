@@ -30,7 +30,7 @@ from silo.files import (
     write_manifest,
 )
 from silo.lm.hooks import noting, watch_feed_forward
-from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest, verify_files
+from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -173,10 +173,6 @@ class LanguageModel:
     def fingerprint(self) -> str:
         """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
         return model_fingerprint(self.manifest)
-
-    def verify(self) -> None:
-        """Compare every file with the manifest."""
-        verify_files(self.root, self.manifest)
 
 
 def _open_tokenizer(root: Path) -> Tokenizer:

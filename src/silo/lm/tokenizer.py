@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
@@ -139,23 +139,6 @@ def _first_bytes(text: str, room: int) -> str:
     if len(text) * 4 <= room:
         return text
     return text.encode()[:room].decode(errors="ignore")
-
-
-def byte_tokenizer(out: Path) -> Path:
-    """Write the raw-bytes tokenizer of a corpus as a `tokenizer.json`: byte b is id b, 256 begins a document."""
-    symbols = {symbol: value for value, symbol in _byte_symbols().items()}
-    tokenizer = _empty_tokenizer(models.BPE(vocab=symbols, merges=[]))
-    tokenizer.normalizer = None
-    tokenizer.add_special_tokens([AddedToken(BEGIN, normalized=False, special=True)])
-    save_tokenizer(tokenizer, out, BEGIN)
-    return out / FILE
-
-
-def _byte_symbols() -> dict[int, str]:
-    """The printable symbol byte-level BPE uses for each byte: itself where it is printable, else one from 256 on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in set(plain)]
-    return {value: chr(value) for value in plain} | {value: chr(256 + at) for at, value in enumerate(others)}
 
 
 def save_tokenizer(tokenizer: Tokenizer, out: Path, begin: str) -> None:
