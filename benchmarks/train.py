@@ -317,7 +317,7 @@ def scoring(rounds: int, *, windows: Windows | None = None, count: int = 16) -> 
     """`token_log_probabilities` against the forward pass alone over the same windows, at its best batch size."""
     windows = windows or Windows()
     network = fresh_network(windows.length).eval()
-    model = LanguageModel(Path(), network, ByteTokenizer(), {}, has_plain_head(network, 0), feeds=0)
+    model = LanguageModel(Path(), network, ByteTokenizer(), {}, has_plain_head(network, 0), feed_forward_calls=0)
     tokens = windows.length + (count - 1) * windows.stride
     ids = np.random.default_rng(0).integers(0, VOCABULARY, tokens).astype(np.uint32)
     contestants: dict[str, Callable[[], Any]] = {

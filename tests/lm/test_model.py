@@ -160,10 +160,10 @@ def test_a_feed_forward_network_that_layers_share_ends_a_pass_at_its_last_use(sa
     opened = LanguageModel.open(saved)
     layers = opened.network.base_model.layers
     layers[0].mlp = layers[-1].mlp
-    model = replace(opened, feeds=2)
+    model = replace(opened, feed_forward_calls=2)
     with torch.inference_mode():
         assert torch.equal(model.keys(IDS, "ffn"), model.states(IDS, "ffn").keys)
-        assert not torch.equal(model.keys(IDS, "ffn"), replace(opened, feeds=1).keys(IDS, "ffn"))
+        assert not torch.equal(model.keys(IDS, "ffn"), replace(opened, feed_forward_calls=1).keys(IDS, "ffn"))
 
 
 def test_final_key_is_the_hidden_state(saved: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_key_the_network_does_not_have_is_refused(saved: Path, tokenizer_file:
     with pytest.raises(SiloError, match="not offered for the architecture opt") as caught:
         model.states(IDS, "ffn")
     assert caught.value.code == "usage"
-    assert model.usual_key() == "final"
-    assert LanguageModel.open(saved).usual_key() == "ffn"
+    assert model.choose_key() == "final"
+    assert LanguageModel.open(saved).choose_key() == "ffn"
     unknown: Any = "middle"
     with pytest.raises(SiloError, match="not 'middle'") as caught:
         LanguageModel.open(saved).states(IDS, unknown)

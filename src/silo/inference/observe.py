@@ -17,10 +17,10 @@ from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Nearest, Sources
 from silo.inference.settings import ORDERS, Seen, Settings
-from silo.lm.cores import cores, each_on_a_core
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import Read, Row, read_rows
+from silo.lm.parallel import core_count, map_on_cores
+from silo.lm.scoring import Row, RowScores, score_rows
 from silo.lm.windows import Window
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
@@ -128,15 +128,15 @@ class _Passes:
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
         length = min(-(-longest // _STEP) * _STEP, model.context)
 
-        def work(item: _Input) -> tuple[Read, _Found | None]:
-            (read,) = read_rows(model, [self._row(*item)], length, key=key)
+        def work(item: _Input) -> tuple[RowScores, _Found | None]:
+            (read,) = score_rows(model, [self._row(*item)], length, key=key)
             peaks = self.peaks[item[0].targets] if only_keys else read.peaks
             return read, self._search(item[0], read, peaks) if key else None
 
-        count = cores()
+        count = core_count()
         for at in range(0, len(inputs), count):
             some = inputs[at : at + count]
-            for (frame, lead), (read, found) in zip(some, each_on_a_core(work, some), strict=True):
+            for (frame, lead), (read, found) in zip(some, map_on_cores(work, some), strict=True):
                 if not only_keys:
                     self._take(frame, lead, read)
                 if found is not None:
@@ -147,19 +147,19 @@ class _Passes:
         tokens = np.concatenate([lead.tokens, self._text[frame.start : frame.until]])
         return Row(tokens, len(lead.tokens) + frame.targets.start - frame.start)
 
-    def _take(self, frame: Window, lead: Lead, read: Read) -> None:
+    def _take(self, frame: Window, lead: Lead, read: RowScores) -> None:
         span = frame.targets
         self.lm[span] += lead.weight * np.exp(read.logs)
         self.peaks[span] += lead.weight * read.peaks
 
-    def _search(self, frame: Window, read: Read, peaks: Floats) -> _Found | None:
+    def _search(self, frame: Window, read: RowScores, peaks: Floats) -> _Found | None:
         """The neighbours of the tokens of a frame, as far as they are wanted."""
         settings = self._predictor.settings
         wanted = settings.asks_neighbours(peaks)
         where = np.arange(len(self._text))[frame.targets][wanted]
         if not len(where):
             return None
-        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=cores())
+        near = self._sources.nearest(read.keys[wanted], settings.k, settings.probes, threads=core_count())
         mass = token_mass(near.values, near.distances, settings.tau, self._text[where])
         return _Found(where, mass, near.closest, near if self._watch is not None else None)
 

@@ -17,7 +17,7 @@ from silo.inference.context import Lead, LeadFinder
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import Followers, Nearest, Sources, reading
 from silo.inference.settings import ORDERS, Seen, Settings, level_column, level_weight, parse_method
-from silo.lm.decoder import Decoder, Next
+from silo.lm.decoder import Decoder, DecoderOutput
 from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel
@@ -187,7 +187,9 @@ class Reader:
             add_component(mixed, level.tokens, level.counts / level.total, weight)
         return Prediction(prefix, mixed, lm, weights, nearest, near, levels, trusted, tuple(leads))
 
-    def _language_model(self, prefix: NDArray[np.int64], sources: Sources | None) -> tuple[list[Lead], list[Next]]:
+    def _language_model(
+        self, prefix: NDArray[np.int64], sources: Sources | None
+    ) -> tuple[list[Lead], list[DecoderOutput]]:
         predictor = self._predictor
         if predictor.leads is None or sources is None:
             leads, start = [Lead()], predictor.windows.at(len(prefix)).start
@@ -203,7 +205,7 @@ class Reader:
         texts = [np.concatenate([lead.tokens, prefix[start:]]) for lead in leads]
         return leads, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
 
-    def _query(self, prefix: NDArray[np.int64], outputs: list[Next]) -> NDArray[np.float32]:
+    def _query(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""
         if not self._separate:
             return outputs[0].key[None]
@@ -212,7 +214,7 @@ class Reader:
         return self._key_decoder.read(prefix[frame.start :]).key[None]
 
 
-def _averaged(outputs: Sequence[Next], shares: Sequence[float]) -> Floats:
+def _averaged(outputs: Sequence[DecoderOutput], shares: Sequence[float]) -> Floats:
     mean: Floats = np.average([output.probabilities for output in outputs], axis=0, weights=shares)
     return mean
 

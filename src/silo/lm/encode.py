@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from silo.files import fingerprint
-from silo.lm.cores import each_on_a_core
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
+from silo.lm.parallel import map_on_cores
 from silo.lm.windows import Window, Windows
 from silo.text.tokenizer import Ids, Tokenizer
 
@@ -81,30 +81,30 @@ class DocumentEncoder:
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[Keys]:
         """Per document, for every token but the first: the key of the tokens before it."""
-        return (keys for (keys,) in self._made(documents, lambda keys: (keys,)))
+        return (keys for (keys,) in self._map_keys(documents, lambda keys: (keys,)))
 
     def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
         """What `quantise` makes of the keys of each document; every core does so right after the keys."""
-        return self._made(documents, lambda keys: quantise(keys, _multiply))
+        return self._map_keys(documents, lambda keys: quantise(keys, _multiply))
 
-    def _made(
+    def _map_keys(
         self, documents: Sequence[Ids], make: Callable[[Keys], tuple[NDArray[Any], ...]]
     ) -> Iterator[tuple[NDArray[Any], ...]]:
         """Per document the arrays, one row for each token but the first, that are made of its keys."""
-        pieces = [piece for at, ids in enumerate(documents) for piece in self._pieces(at, len(ids))]
+        pieces = [piece for at, ids in enumerate(documents) for piece in self._cut(at, len(ids))]
         pieces.sort(key=lambda piece: -piece.padded)
         batches = list(_batches(pieces))
-        found: dict[tuple[int, Window], tuple[NDArray[Any], ...]] = {}
-        made = each_on_a_core(lambda batch: make(self._batch_keys(documents, batch)), batches)
-        for batch, arrays in zip(batches, made, strict=True):
+        by_window: dict[tuple[int, Window], tuple[NDArray[Any], ...]] = {}
+        results = map_on_cores(lambda batch: make(self._batch_keys(documents, batch)), batches)
+        for batch, arrays in zip(batches, results, strict=True):
             ends = np.cumsum([piece.rows for piece in batch])[:-1]
             for piece, *rows in zip(batch, *(np.split(array, ends) for array in arrays), strict=True):
-                found[piece.document, piece.window] = tuple(rows)
+                by_window[piece.document, piece.window] = tuple(rows)
         for at, ids in enumerate(documents):
-            parts = [found[at, piece.window] for piece in self._pieces(at, len(ids))]
+            parts = [by_window[at, piece.window] for piece in self._cut(at, len(ids))]
             yield tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
-    def _pieces(self, document: int, tokens: int) -> Iterator[_Piece]:
+    def _cut(self, document: int, tokens: int) -> Iterator[_Piece]:
         for window in self.windows.over(tokens):
             padded = min(-(-(window.until - window.start) // _STEP) * _STEP, self.windows.length)
             yield _Piece(document, window, padded)

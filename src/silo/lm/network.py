@@ -111,6 +111,6 @@ def choose_dtype() -> torch.dtype:
 def _processor_flags() -> frozenset[str]:
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text(encoding="utf-8", errors="replace").splitlines() if listing.exists() else []
-    named = (line.partition(":") for line in lines)
-    found = (value.split() for name, _, value in named if name.strip().lower() in ("flags", "features"))
-    return frozenset(next(found, ()))
+    fields = (line.partition(":") for line in lines)
+    flags = (value.split() for name, _, value in fields if name.strip().lower() in ("flags", "features"))
+    return frozenset(next(flags, ()))

@@ -63,24 +63,24 @@ def merged_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Text:
     for text in texts:
         ids.append(np.array([tokenizer.begin], dtype=np.uint32))
         scored.append(np.zeros(1, dtype=np.bool_))
-        pieces = list(_pieces(normalise(text)))
-        for (piece, counts), found in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
-            ids.append(found)
-            scored.append(np.full(len(found), counts))
+        pieces = list(_split_masks(normalise(text)))
+        for (piece, counts), tokens in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
+            ids.append(tokens)
+            scored.append(np.full(len(tokens), counts))
             size += len(piece.encode()) if counts else 0
     if not ids:
         return Text(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.bool_), 0)
     return Text(np.concatenate(ids), np.concatenate(scored), size)
 
 
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+def _split_masks(text: str) -> Iterator[tuple[str, bool]]:
     """The text in pieces, True where a piece is scored."""
     at = 0
-    for found in MASK.finditer(text):
-        if found.start() > at:
-            yield text[at : found.start()], True
-        yield found.group(), False
-        at = found.end()
+    for mask in MASK.finditer(text):
+        if mask.start() > at:
+            yield text[at : mask.start()], True
+        yield mask.group(), False
+        at = mask.end()
     if at < len(text):
         yield text[at:], True
 
@@ -109,8 +109,8 @@ def token_log_probabilities(
             Row(ids[window.start : window.until].astype(np.int64), window.targets.start - window.start)
             for window in group
         ]
-        for window, read in zip(group, read_rows(model, rows, windows.length), strict=True):
-            logs[window.targets] = read.logs
+        for window, scores in zip(group, score_rows(model, rows, windows.length), strict=True):
+            logs[window.targets] = scores.logs
         advance("score", at + len(group), len(every))
     return logs
 
@@ -124,7 +124,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class RowScores:
     """Per scored token: its log-probability, the probability of the likeliest token there, and the key before it."""
 
     logs: NDArray[np.float64]
@@ -133,8 +133,8 @@ class Read:
 
 
 @torch.inference_mode()
-def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[Read]:
-    """Read rows padded to one length; keys of that kind are given back where one is named.
+def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[RowScores]:
+    """Score rows padded to one length; keys of that kind are given back where one is named.
 
     The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so that
     neither the other rows nor the number of threads show in a result.
@@ -144,12 +144,12 @@ def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Ke
         ids[at, : len(row.tokens)] = torch.from_numpy(row.tokens)
     states, keys, head = _states_and_head(model, ids, key)
     size = max(_ALIGN, _CHUNK_LOGITS // model.vocabulary // _ALIGN * _ALIGN)
-    found = []
+    scores = []
     for at, row in enumerate(rows):
         first, end = row.first - 1, len(row.tokens) - 1
         begin = first // _ALIGN * _ALIGN
         parts = [
-            _picked(
+            _token_scores(
                 head(states[at, start : min(start + size, -(-end // _ALIGN) * _ALIGN)]).float(), ids[at, start + 1 :]
             )
             for start in range(begin, end, size)
@@ -157,11 +157,11 @@ def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Ke
         logs, peaks = (
             torch.cat(part)[first - begin : end - begin].double().numpy() for part in zip(*parts, strict=True)
         )
-        found.append(Read(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
-    return found
+        scores.append(RowScores(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
+    return scores
 
 
-def _picked(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _token_scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of the tokens, as far as there are some, and of the likeliest ones."""
     logits = logits[: len(tokens)]
     total = logits.logsumexp(1)

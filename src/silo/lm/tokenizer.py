@@ -19,7 +19,7 @@ from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.files import write_atomic, write_json
-from silo.lm.firewall import Permit, checked_documents, permitted
+from silo.lm.firewall import Permit, checked_documents, permitted_shards
 from silo.progress import Advance
 from silo.recipe import MIB
 from silo.records import Document
@@ -74,7 +74,7 @@ def train_tokenizer(
     if not sample.documents:
         raise SiloError("input-empty", f"{corpus.root} has no document a tokenizer may learn from")
     save_tokenizer(tokenizer, out, BEGIN)
-    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.taken, tuple(sample.documents))
+    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.text_bytes, tuple(sample.documents))
 
 
 def _empty_tokenizer(model: Any) -> Tokenizer:
@@ -93,11 +93,11 @@ class _Sample:
 
     def __init__(self, corpus: Corpus, permit: Permit, max_bytes: int, advance: Advance) -> None:
         self.documents: list[tuple[str, bytes]] = []
-        self.taken = 0
+        self.text_bytes = 0
         self._permit = permit
         self._opted_out = corpus.opted_out()
         self._advance = advance
-        shards = permitted(corpus, permit)
+        shards = permitted_shards(corpus, permit)
         sizes = [_usable_bytes(shard, permit, self._opted_out) for shard in shards]
         share = min(1.0, max_bytes / max(1, sum(sizes)))
         self._quotas = [(shard, int(size * share)) for shard, size in zip(shards, sizes, strict=True)]
@@ -122,8 +122,8 @@ class _Sample:
 
     def _note(self, document: Document, size: int) -> None:
         self.documents.append((document.id, text_hash(document.text)))
-        self.taken += size
-        self._advance("tokenizer", min(self.taken, self._total), self._total)
+        self.text_bytes += size
+        self._advance("tokenizer", min(self.text_bytes, self._total), self._total)
 
 
 def _usable_bytes(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> int:
