@@ -31,7 +31,8 @@ from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings, parse_method
 from silo.lm.importers.import_model import import_model
-from silo.lm.scoring import Text, Windows
+from silo.lm.scoring import Text
+from silo.lm.windows import Windows
 from silo.pairing import create_store, open_store
 from store import documents
 

@@ -26,9 +26,10 @@ from silo.corpus.corpus import Corpus
 from silo.evaluation.fitting import solve_lambda
 from silo.files import write_json
 from silo.inference.mix import token_mass
-from silo.lm.codec import FOLDER, codec_key, learn_codec
+from silo.lm.codec import learn_codec
 from silo.lm.encode import DocumentEncoder
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import CODEC_FOLDER, Key, codec_key
+from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded
 from silo.search.knn.index import KeyRows, RowSearch
 from silo.sources.evaluation import read_evaluation
@@ -78,8 +79,8 @@ def main() -> int:
 
 def permitted_codec(arguments: argparse.Namespace, key: Key) -> Codec:
     """The codec that `silo lm codec --key` learns for the model; the one it has already, if that is of this kind."""
-    if (arguments.model / FOLDER).is_dir() and codec_key(arguments.model) == key:
-        return Codec.open(arguments.model / FOLDER)
+    if (arguments.model / CODEC_FOLDER).is_dir() and codec_key(arguments.model) == key:
+        return Codec.open(arguments.model / CODEC_FOLDER)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "model"
         shutil.copytree(arguments.model, copy)

@@ -34,11 +34,12 @@ from silo.inference.generate import GenerateOptions, generate
 from silo.inference.predict import KeyEncoder, Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings
-from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
+from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
-from silo.lm.scoring import Windows, merged_stream
+from silo.lm.scoring import merged_stream
+from silo.lm.windows import Windows
 from silo.pairing import model_of
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings

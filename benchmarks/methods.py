@@ -25,7 +25,8 @@ from silo.files import write_json
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, save_settings
-from silo.lm.scoring import Text, Windows, merged_stream
+from silo.lm.scoring import Text, merged_stream
+from silo.lm.windows import Windows
 from silo.pairing import create_store, open_store
 from silo.sources.evaluation import read_evaluation
 from store import documents

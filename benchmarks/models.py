@@ -27,7 +27,8 @@ from silo.files import fingerprint, read_json
 from silo.lm.audit import verify_model
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
-from silo.lm.scoring import Text, Windows, merged_stream, score
+from silo.lm.scoring import Text, merged_stream, score
+from silo.lm.windows import Windows
 from silo.recipe import TrainRecipe, load_recipe
 from silo.sources.evaluation import read_evaluation
 from silo.text.tokenizer import Tokenizer

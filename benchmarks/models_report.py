@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from silo.lm.training.curve import smoothed
+from silo.lm.training.curve import smooth
 
 REFERENCE = "all"
 IN, NEAR, OUT = "in", "near", "out"
@@ -173,7 +173,7 @@ def loss_curves(curves: Mapping[str, Any]) -> bytes:
     axes = figure.subplots()
     for name, curve in curves.items():
         tokens = [point[0] / 1e6 for point in curve["training"]]
-        losses = smoothed([point[1] for point in curve["training"]])
+        losses = smooth([point[1] for point in curve["training"]])
         axes.plot(tokens, losses, color=COLOURS[name], linewidth=1, alpha=0.6, label=f"{name}: training, smoothed")
         points = [(item["tokens"] / 1e6, item["loss"]) for item in curve["validation"]]
         if points:

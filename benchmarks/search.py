@@ -27,8 +27,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
+from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
 from silo.search.knn.index import KeyRows, RowSearch, SearchTables

@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 
 from silo.files import MANIFEST, read_json, remove_tree, write_json
-from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
+from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel
 from silo.pairing import create_store, open_store
 from silo.recipe import SourceRecipe

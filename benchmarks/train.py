@@ -37,8 +37,9 @@ from torch.utils.data import Dataset
 from silo.corpus.build import build
 from silo.lm.model import LanguageModel, has_plain_head
 from silo.lm.network import make_network, parameter_count
-from silo.lm.scoring import Windows, token_log_probabilities, window_starts
+from silo.lm.scoring import token_log_probabilities
 from silo.lm.training.train import learning_rate, train
+from silo.lm.windows import Windows
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe, TrainRecipe
 from silo.text.tokenizer import ByteTokenizer
 
@@ -316,7 +317,7 @@ def scoring(rounds: int, *, windows: Windows | None = None, count: int = 16) -> 
     """`token_log_probabilities` against the forward pass alone over the same windows, at its best batch size."""
     windows = windows or Windows()
     network = fresh_network(windows.length).eval()
-    model = LanguageModel(Path(), network, ByteTokenizer(), {}, has_plain_head(network, 0), feeds=0)
+    model = LanguageModel(Path(), network, ByteTokenizer(), {}, has_plain_head(network, 0), feed_forward_calls=0)
     tokens = windows.length + (count - 1) * windows.stride
     ids = np.random.default_rng(0).integers(0, VOCABULARY, tokens).astype(np.uint32)
     contestants: dict[str, Callable[[], Any]] = {
@@ -345,7 +346,7 @@ def scoring(rounds: int, *, windows: Windows | None = None, count: int = 16) -> 
 @torch.inference_mode()
 def bare(network: Any, ids: NDArray[np.uint32], windows: Windows, batch: int) -> None:
     """The logits of every window and nothing else."""
-    starts = [start for start, _ in window_starts(len(ids), windows)]
+    starts = [window.start for window in windows.over(len(ids))]
     for first in range(0, len(starts), batch):
         rows = np.stack([ids[start : start + windows.length] for start in starts[first : first + batch]])
         network(input_ids=torch.from_numpy(rows.astype(np.int64)), use_cache=False)

@@ -13,9 +13,8 @@ import numpy as np
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
-from silo.lm.codec import FOLDER, codec_key
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.model import model_fingerprint, open_manifest
+from silo.lm.manifest import CODEC_FOLDER, codec_key, model_fingerprint, open_manifest
 from silo.search.knn.codec import Codec
 from silo.store.erasure.receipt import ModelListing
 from silo.store.manifest import SEARCHES
@@ -31,7 +30,7 @@ def create_store(
 ) -> Store:
     """Make an empty store for a model directory."""
     wanted = tuple(searches)
-    codec = Codec.open(model / FOLDER) if "knn" in wanted and (model / FOLDER).exists() else None
+    codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
     encoder = _open_encoder(model)
     file = model / "tokenizer.json"
     settings = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}

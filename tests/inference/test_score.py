@@ -20,7 +20,8 @@ from silo.inference.score import score_text
 from silo.inference.settings import ORDERS, Ric, Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import Text, Windows, score
+from silo.lm.scoring import Text, score
+from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.policy import Policy
 from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store

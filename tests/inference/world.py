@@ -9,15 +9,16 @@ import torch
 
 from silo.corpus.corpus import Corpus
 from silo.lm.codec import learn_codec
-from silo.lm.model import Key, save_model
+from silo.lm.manifest import Key
+from silo.lm.model import save_model
 from silo.lm.network import Preset, make_network
-from silo.lm.tokenizer import byte_tokenizer
 from silo.pairing import create_store, open_store
 from silo.records import Candidate, Document, Right
 from silo.rights import assess
 from silo.search.knn.codec import CodecSettings
 from silo.sources import judge
 from silo.store.store import Store
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
 SHAPE = Preset("tiny", 32, 2, 2, 64, vocabulary=257, context=64, tied=True)
@@ -39,7 +40,7 @@ def make_model(root: Path, *, seed: int = 1, key: Key = "final") -> Path:
     network = make_network(SHAPE, vocabulary=257, begin=256, seed=seed)
     with torch.no_grad():
         network.model.norm.weight.mul_(5)  # so that it is sure of something
-    save_model(network, byte_tokenizer(root / "tokenizer"), root / "model", {"origin": "test"})
+    save_model(network, write_byte_tokenizer(root / "tokenizer"), root / "model", {"origin": "test"})
     records = [record(f"p{n}", words(n, 40), license="CC0-1.0") for n in range(30)]
     build_from([write_jsonl(root / "in.jsonl", records)], root / "corpus")
     learn_codec(root / "model", Corpus.open(root / "corpus"), CodecSettings(lists=16, code_bytes=8), key=key, keys=3000)

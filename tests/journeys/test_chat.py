@@ -20,7 +20,7 @@ from silo.journeys.quickstart import END_OF_TURN, PASSAGE_TOKENS, TURN, fill_fro
 from silo.lm.importers.import_model import import_model
 from silo.lm.model import save_model
 from silo.lm.network import PRESETS, make_network
-from silo.lm.tokenizer import byte_tokenizer
+from tests.byte_tokenizer import write_byte_tokenizer
 
 SHAPE = replace(PRESETS["demo"], width=32, layers=1, feed_forward=64, vocabulary=259, context=2048)
 NOTES = {
@@ -32,7 +32,7 @@ NOTES = {
 
 def chat_model(root: Path, *, marks: tuple[str, ...] = (TURN, END_OF_TURN), context: int = 2048) -> Path:
     """A small random network whose tokenizer knows bytes and the marks of a chat."""
-    file = byte_tokenizer(root / "tokenizer")
+    file = write_byte_tokenizer(root / "tokenizer")
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.add_special_tokens(list(marks))
     tokenizer.save(str(file))

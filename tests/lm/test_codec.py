@@ -12,14 +12,15 @@ import torch
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.lm.audit import verify_model
-from silo.lm.codec import codec_key, learn_codec
-from silo.lm.encode import DocumentEncoder, document_keys
+from silo.lm.codec import learn_codec
+from silo.lm.encode import DocumentEncoder
 from silo.lm.firewall import what_it_shaped
-from silo.lm.model import Key, LanguageModel, save_model
+from silo.lm.manifest import Key, codec_key
+from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network
-from silo.lm.tokenizer import byte_tokenizer
 from silo.pairing import create_store, open_store
 from silo.search.knn.codec import Codec, CodecSettings
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 from tests.store.small import document
 
@@ -30,7 +31,7 @@ SHAPE = Preset("tiny", 32, 2, 2, 64, vocabulary=257, context=64, tied=True)
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.set_num_threads(1)
-    tokenizer = byte_tokenizer(tmp_path / "tokenizer")
+    tokenizer = write_byte_tokenizer(tmp_path / "tokenizer")
     network = make_network(SHAPE, vocabulary=257, begin=256, seed=1)
     save_model(network, tokenizer, tmp_path / "model", {"origin": "test"})
     return tmp_path / "model"
@@ -80,7 +81,7 @@ def test_keys_do_not_depend_on_batch_mates_order_or_threads(model: Path, key: Ke
 def test_a_key_is_the_state_after_its_prefix(model: Path) -> None:
     opened = LanguageModel.open(model)
     ids = np.array([256, *b"hello world"], dtype=np.uint32)
-    keys, _ = document_keys(opened, ids)
+    (keys,) = DocumentEncoder(opened).keys([ids])
     with torch.inference_mode():
         for at in range(len(ids) - 1):
             hidden = opened.forward(torch.from_numpy(ids[: at + 1].astype(np.int64)).unsqueeze(0)).hidden[0, -1]

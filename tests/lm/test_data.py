@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from silo.corpus.corpus import Corpus
 from silo.lm.firewall import Permit
-from silo.lm.training.data import Stream, _shared_out, make_plan, prepare
+from silo.lm.training.data import Stream, _apportion, make_plan, prepare_streams
 from silo.records import document_id
 from silo.text.tokenizer import ByteTokenizer
 from tests.conftest import build_from, record, words, write_jsonl
@@ -42,7 +42,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def test_streams_hold_permitted_documents_only_each_with_its_beginning(corpus: Corpus, tmp_path: Path) -> None:
     tokenizer = ByteTokenizer()
-    streams = prepare(corpus, Permit.of(["pd", "sw"]), "", tmp_path / "tokens", advance=_quiet)
+    streams = prepare_streams(corpus, Permit.of(["pd", "sw"]), "", tmp_path / "tokens", advance=_quiet)
     assert sorted(streams) == ["code", "law"]
     law = streams["law"]
     assert (law.tokens[law.starts] == tokenizer.begin).all()
@@ -54,7 +54,7 @@ def test_streams_hold_permitted_documents_only_each_with_its_beginning(corpus: C
 
 def test_opted_out_documents_are_left_out(corpus: Corpus, tmp_path: Path) -> None:
     corpus.opt_out([document_id("test", "p3")])
-    streams = prepare(corpus, Permit.of(["pd"]), "", tmp_path / "tokens", advance=_quiet)
+    streams = prepare_streams(corpus, Permit.of(["pd"]), "", tmp_path / "tokens", advance=_quiet)
     assert len(streams["law"].documents) == 9
     assert document_id("test", "p3") not in {row["id"].tobytes().hex() for row in streams["law"].documents}
 
@@ -86,7 +86,7 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8), st.integers(0, 500))
 def test_shares_add_up(raw: list[float], total: int) -> None:
     shares = np.array(raw) / sum(raw)
-    counts = _shared_out(shares, total)
+    counts = _apportion(shares, total)
     assert counts.sum() == total
     assert (np.abs(counts - shares * total) <= 1).all()
 
@@ -98,5 +98,7 @@ def test_visited_documents_are_exactly_those_whose_tokens_were_used() -> None:
         naive = set()
         for number in plan.number_of[:upto].tolist():
             naive |= {token // 10 for token in range(number * 10, number * 10 + 11)}
-        found = {int.from_bytes(bytes.fromhex(name), "big") for name, _ in plan.visited({"d": stream}, upto, 10)}
+        found = {
+            int.from_bytes(bytes.fromhex(name), "big") for name, _ in plan.visited_documents({"d": stream}, upto, 10)
+        }
         assert found == naive

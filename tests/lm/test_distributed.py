@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from silo.lm.cores import each_on_a_core
 from silo.lm.network import Preset, make_network
-from silo.lm.training.distributed import Batch, Crew
+from silo.lm.parallel import map_on_cores
+from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape
 from silo.recipe import TrainRecipe
@@ -38,7 +38,7 @@ def test_batches_side_by_side_give_the_gradient_of_all_rows(cores: int) -> None:
     whole = torch.cat([ids for ids, _ in batches()])
     loss = together(whole)
     torch.autograd.backward(loss)
-    total = Crew().add_gradients(apart, batches())
+    total = ProcessGroup().add_gradients(apart, batches())
     torch.testing.assert_close(total, loss.detach())
     for one, other in zip(together.parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
@@ -47,16 +47,16 @@ def test_batches_side_by_side_give_the_gradient_of_all_rows(cores: int) -> None:
 def test_the_same_bits_every_time(cores: int) -> None:
     runs = [objective() for _ in range(4)]
     for run in runs:
-        Crew().add_gradients(run, batches())
+        ProcessGroup().add_gradients(run, batches())
     for run in runs[1:]:
         assert all(torch.equal(a.grad, b.grad) for a, b in zip(runs[0].parameters(), run.parameters(), strict=True))  # type: ignore[arg-type]
 
 
 def test_threads_of_this_process_stay_as_they_were(cores: int) -> None:
-    seen = each_on_a_core(lambda _: torch.get_num_threads(), range(2 * cores))
+    seen = map_on_cores(lambda _: torch.get_num_threads(), range(2 * cores))
     assert set(seen) == {1}
     assert torch.get_num_threads() == cores
-    assert each_on_a_core(lambda _: torch.get_num_threads(), [0]) == [cores]
+    assert map_on_cores(lambda _: torch.get_num_threads(), [0]) == [cores]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from silo.lm.firewall import (
     seen_rows,
     what_it_shaped,
 )
-from silo.lm.training.data import prepare
+from silo.lm.training.data import prepare_streams
 from silo.recipe import CorpusRecipe, SourceRecipe
 from silo.records import document_id
 from silo.text.normalise import text_hash
@@ -40,7 +40,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def _prepare(corpus: Corpus, tmp_path: Path, *tiers: str) -> None:
-    prepare(corpus, Permit.of(tiers), "", tmp_path / "tokens", advance=lambda *_: None)
+    prepare_streams(corpus, Permit.of(tiers), "", tmp_path / "tokens", advance=lambda *_: None)
 
 
 def _slip_in(corpus: Corpus, **changes: object) -> None:

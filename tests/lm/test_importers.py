@@ -22,9 +22,10 @@ from transformers import AutoModelForCausalLM
 
 from silo.errors import SiloError
 from silo.lm.importers.import_model import import_model
+from silo.lm.manifest import verify_files
 from silo.lm.model import LanguageModel
 from silo.lm.network import make_network
-from silo.lm.tokenizer import byte_tokenizer
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.lm.test_model import IDS, TINY, networks, one_thread
 
 __all__ = ["one_thread"]
@@ -34,7 +35,7 @@ WIDTH, HEADS, HIDDEN, VOCABULARY = 48, 4, 80, 272
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+    return write_byte_tokenizer(tmp_path_factory.mktemp("bytes"))
 
 
 def write_hugging_face(network: Any, tokenizer_file: Path, folder: Path) -> Path:
@@ -54,7 +55,7 @@ def test_a_hugging_face_directory_computes_the_same_after_import(
         assert torch.equal(model.forward(IDS).logits, network(input_ids=IDS).logits)
         again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
         assert torch.equal(again(input_ids=IDS).logits, network(input_ids=IDS).logits)
-    model.verify()
+    verify_files(model.root, model.manifest)
     assert model.manifest["origin"] == "imported"
     assert model.manifest["training_data"] == "unknown"
     assert model.manifest["architecture"] == family

@@ -27,9 +27,10 @@ from transformers import (
 )
 
 from silo.errors import SiloError
-from silo.lm.model import Key, LanguageModel, save_model
+from silo.lm.manifest import Key, open_manifest, verify_files
+from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
-from silo.lm.tokenizer import byte_tokenizer
+from tests.byte_tokenizer import write_byte_tokenizer
 
 TINY = Preset("tiny", 32, 2, 4, 64, vocabulary=257, context=64, tied=True)
 
@@ -66,7 +67,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+    return write_byte_tokenizer(tmp_path_factory.mktemp("bytes"))
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +160,10 @@ def test_a_feed_forward_network_that_layers_share_ends_a_pass_at_its_last_use(sa
     opened = LanguageModel.open(saved)
     layers = opened.network.base_model.layers
     layers[0].mlp = layers[-1].mlp
-    model = replace(opened, feeds=2)
+    model = replace(opened, feed_forward_calls=2)
     with torch.inference_mode():
         assert torch.equal(model.keys(IDS, "ffn"), model.states(IDS, "ffn").keys)
-        assert not torch.equal(model.keys(IDS, "ffn"), replace(opened, feeds=1).keys(IDS, "ffn"))
+        assert not torch.equal(model.keys(IDS, "ffn"), replace(opened, feed_forward_calls=1).keys(IDS, "ffn"))
 
 
 def test_final_key_is_the_hidden_state(saved: Path) -> None:
@@ -196,8 +197,8 @@ def test_a_key_the_network_does_not_have_is_refused(saved: Path, tokenizer_file:
     with pytest.raises(SiloError, match="not offered for the architecture opt") as caught:
         model.states(IDS, "ffn")
     assert caught.value.code == "usage"
-    assert model.usual_key() == "final"
-    assert LanguageModel.open(saved).usual_key() == "ffn"
+    assert model.choose_key() == "final"
+    assert LanguageModel.open(saved).choose_key() == "ffn"
     unknown: Any = "middle"
     with pytest.raises(SiloError, match="not 'middle'") as caught:
         LanguageModel.open(saved).states(IDS, unknown)
@@ -294,14 +295,14 @@ def test_same_weights_have_the_same_fingerprint_whatever_lies_beside(
 
 
 def test_verify_names_the_file_that_changed(copy: Path) -> None:
-    LanguageModel.open(copy).verify()
+    verify_files(copy, open_manifest(copy))
     (copy / "note.txt").write_bytes(b"other")
     with pytest.raises(SiloError, match=r"note.txt differs") as caught:
-        LanguageModel.open(copy).verify()
+        verify_files(copy, open_manifest(copy))
     assert caught.value.code == "model-damaged"
     (copy / "note.txt").unlink()
     with pytest.raises(SiloError, match=r"note.txt is missing"):
-        LanguageModel.open(copy).verify()
+        verify_files(copy, open_manifest(copy))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": "silo-model-1", "files": {}}'])
@@ -326,7 +327,7 @@ def test_a_plain_hugging_face_directory_opens_and_claims_nothing(copy: Path, sav
     assert model.manifest["origin"] == "imported, unverified"
     assert model.manifest["training_data"] == "unknown"
     assert model.fingerprint == LanguageModel.open(saved).fingerprint
-    model.verify()
+    verify_files(model.root, model.manifest)
 
 
 def test_missing_weights_are_never_made_up(copy: Path) -> None:

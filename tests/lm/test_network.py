@@ -13,7 +13,6 @@ from silo.lm.network import (
     PRESETS,
     Preset,
     choose_dtype,
-    choose_threads,
     find_preset,
     make_config,
     make_network,
@@ -100,16 +99,3 @@ def test_half_precision_only_where_the_processor_has_it(monkeypatch: pytest.Monk
     assert choose_dtype() is torch.float32
     monkeypatch.setattr("silo.lm.network._processor_flags", lambda: frozenset({"avx2", "amx_bf16"}))
     assert choose_dtype() is torch.bfloat16
-
-
-def test_threads_are_shared_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    alone = choose_threads()
-    assert alone >= 1
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2 * alone))
-    assert choose_threads() == 1
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert choose_threads() == 1
-    assert choose_threads(generating=True) == 1

@@ -19,11 +19,12 @@ from transformers import AutoTokenizer
 from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
-from silo.lm.tokenizer import FILE, TrainedTokenizer, byte_tokenizer, train_tokenizer
+from silo.lm.tokenizer import FILE, TrainedTokenizer, train_tokenizer
 from silo.recipe import CorpusRecipe, SourceRecipe
 from silo.records import Tier
 from silo.text.normalise import text_hash
 from silo.text.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
 LICENSES = {"pd": "CC0-1.0", "sw": "MIT", "by": "CC-BY-4.0", "restricted": "GPL-3.0-only"}
@@ -180,4 +181,4 @@ def test_byte_tokenizer_as_a_file_is_the_byte_tokenizer(byte_file: Tokenizer, te
 
 @pytest.fixture(scope="module")
 def byte_file(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(str(byte_tokenizer(tmp_path_factory.mktemp("bytes"))))
+    return load_tokenizer(str(write_byte_tokenizer(tmp_path_factory.mktemp("bytes"))))

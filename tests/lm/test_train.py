@@ -24,10 +24,11 @@ from silo.lm.audit import verify_model
 from silo.lm.firewall import what_it_shaped
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset, parameter_count
-from silo.lm.scoring import Windows, merged_stream, score, window_starts
-from silo.lm.training.distributed import Crew
+from silo.lm.scoring import merged_stream, score
+from silo.lm.training.distributed import ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
+from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from tests.conftest import build_from, record, write_jsonl
 
@@ -215,18 +216,18 @@ def test_a_run_goes_on_however_it_is_divided_but_not_with_steps_of_another_size(
     assert not (tmp_path / "checkpoint").exists()
 
 
-class _Counted(Crew):
-    """A crew that says at the end of a run how many numbers each process held."""
+class _CountingGroup(ProcessGroup):
+    """A group that says at the end of a run how many numbers each process held."""
 
     def wrap(self, network: Any, optimiser: Any) -> tuple[Any, Any]:
         self.wrapped = super().wrap(network, optimiser)
         return self.wrapped
 
-    def ordinary(self, network: Any) -> Any:
+    def unsharded(self, network: Any) -> Any:
         moments = [item for state in self.wrapped[1].state.values() for item in state.values() if item.dim()]
         held = {"weights": _held(network.parameters()), "moments": _held(moments), "all": parameter_count(network)}
         Path(f"held-{self.rank}.json").write_text(json.dumps(held))
-        return super().ordinary(network)
+        return super().unsharded(network)
 
 
 def _held(tensors: Iterable[torch.Tensor]) -> int:
@@ -238,20 +239,20 @@ def _compare_gradients(preset: Preset, *, shard: bool) -> None:
     ids = torch.randint(0, 300, (8, 17), generator=torch.Generator().manual_seed(1))
     alone, ours = (presets.make_network(preset, vocabulary=300, begin=0, seed=1).train() for _ in range(2))
     Objective(alone)(ids).backward()
-    crew = Crew(shard=shard)
-    objective, _ = crew.wrap(Objective(ours), torch.optim.AdamW(ours.parameters()))
-    mine = ids[4 * crew.rank : 4 * crew.rank + 4]
-    crew.add_gradients(objective, [(mine[:1], 0.25), (mine[1:2], 0.25), (mine[2:], 0.5)])
-    assert crew.clip_gradients(ours, 0.01) == pytest.approx(crew.clip_gradients(alone, 0.01), rel=1e-5)
-    found = crew.whole((name, item.grad) for name, item in ours.named_parameters() if item.grad is not None)
-    for name, item in alone.named_parameters() if crew.leads else ():
+    group = ProcessGroup(shard=shard)
+    objective, _ = group.wrap(Objective(ours), torch.optim.AdamW(ours.parameters()))
+    mine = ids[4 * group.rank : 4 * group.rank + 4]
+    group.add_gradients(objective, [(mine[:1], 0.25), (mine[1:2], 0.25), (mine[2:], 0.5)])
+    assert group.clip_gradients(ours, 0.01) == pytest.approx(group.clip_gradients(alone, 0.01), rel=1e-5)
+    found = group.gather_full((name, item.grad) for name, item in ours.named_parameters() if item.grad is not None)
+    for name, item in alone.named_parameters() if group.is_leader else ():
         torch.testing.assert_close(found[name], item.grad, rtol=1e-4, atol=1e-8)
 
 
 def take_part(recipe_file: str) -> None:
     """What each process does: a run, one that is stopped and put back, one that is only stopped, one that diverges."""
     presets.PRESETS["tiny"] = TINY
-    pytest.MonkeyPatch().setattr("silo.lm.training.train.Crew", _Counted)
+    pytest.MonkeyPatch().setattr("silo.lm.training.train.ProcessGroup", _CountingGroup)
     assert main(["lm", "train", recipe_file, "--out", "several", "--json"]) == 0
     recipe = load_recipe(Path(recipe_file), TrainRecipe)
     for name, stop in (("resumed", 5), ("resumed", None), ("moved", 5)):
@@ -302,22 +303,6 @@ def test_two_processes_train_one_model(place: Path, tmp_path: Path, shard: bool)
         held = json.loads((tmp_path / f"held-{process}.json").read_text())
         assert held["weights"] == pytest.approx(part * held["all"], rel=0.02)
         assert held["moments"] == 2 * held["weights"]
-
-
-def test_windows_always_leave_context_and_fit_the_model() -> None:
-    with pytest.raises(SiloError, match="usage"):
-        Windows(16, 16)
-    assert Windows(1024, 512).within(256) == Windows(256, 128)
-    assert Windows(1024, 512).within(2048) == Windows(1024, 512)
-
-
-def test_every_token_is_scored_by_exactly_one_window() -> None:
-    for tokens in (1, 5, 16, 17, 24, 25, 100):
-        covered: list[int] = []
-        for start, first in window_starts(tokens, Windows(16, 8)):
-            assert start == 0 or first - start >= 8
-            covered += range(first, min(start + 16, tokens))
-        assert covered == list(range(tokens))
 
 
 def test_scoring_equals_a_float64_reference(whole: Path) -> None:

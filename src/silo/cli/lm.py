@@ -120,7 +120,8 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
 
 def _codec(arguments: argparse.Namespace) -> int:
     from silo.corpus.corpus import Corpus
-    from silo.lm.codec import codec_key, learn_codec
+    from silo.lm.codec import learn_codec
+    from silo.lm.manifest import codec_key
     from silo.search.knn.codec import CodecSettings
 
     settings = CodecSettings(
@@ -158,7 +159,8 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
 
 def _eval(arguments: argparse.Namespace) -> int:
     from silo.lm.model import LanguageModel
-    from silo.lm.scoring import Windows, merged_stream, score
+    from silo.lm.scoring import merged_stream, score
+    from silo.lm.windows import Windows
     from silo.sources.evaluation import read_evaluation
 
     asked = Windows(arguments.length, arguments.stride)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import Ric
-from silo.lm.scoring import Windows
-from silo.lm.windows import Frame, segment_at
+from silo.lm.windows import Window, Windows
 from silo.store.view import Passage
 from silo.text.tokenizer import Tokenizer
 
@@ -35,10 +34,10 @@ class InContext:
 class ContextProvider(Protocol):
     """Decides what stands before a text. Window and context are functions of the position and what stands before it."""
 
-    def window_at(self, position: int) -> Frame:
+    def window_at(self, position: int) -> Window:
         """What the network sees of the text when it predicts a token."""
 
-    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:
+    def find(self, text: Tokens, window: Window, retriever: Retriever) -> list[InContext]:
         """What stands before a window of a text; one empty item where nothing is found."""
 
 
@@ -53,10 +52,10 @@ class RicContext:
         self._ric = ric
         self._tokenizer = tokenizer
 
-    def window_at(self, position: int) -> Frame:
-        return segment_at(position, self.windows)
+    def window_at(self, position: int) -> Window:
+        return self.windows.segment_at(position)
 
-    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:
+    def find(self, text: Tokens, window: Window, retriever: Retriever) -> list[InContext]:
         query = text[max(0, window.first - self.query_tokens) : window.first]
         words = self._tokenizer.decode(query.astype(np.uint32))
         wanted = 1 if self._ric.variant in ("basic", "concat-next") else self._ric.passages

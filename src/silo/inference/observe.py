@@ -17,10 +17,11 @@ from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
-from silo.lm.cores import cores, each_on_a_core
-from silo.lm.model import Key, LanguageModel
-from silo.lm.scoring import Read, Row, read_rows
-from silo.lm.windows import Frame, frames
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
+from silo.lm.parallel import core_count, map_on_cores
+from silo.lm.scoring import Row, RowScores, score_rows
+from silo.lm.windows import Window, cover
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
 from silo.store.view import Neighbours
@@ -74,7 +75,7 @@ def _no_levels(tokens: int) -> Levels:
     return Levels(np.zeros(tokens, dtype=np.int32), zeros, zeros)
 
 
-_Input = tuple[Frame, InContext]
+_Input = tuple[Window, InContext]
 """A window of the text, and what stands before it."""
 
 
@@ -110,20 +111,17 @@ class _Passes:
         key = encoder.key if encoder is not None and shared else None
         self._read(predictor.model, list(self._inputs()), key, "score")
         if encoder is not None and not shared:
-            plain = [(window, InContext()) for window in frames(len(self._text), encoder.windows)]
+            plain = [(window, InContext()) for window in encoder.windows.over(len(self._text))]
             self._read(encoder.model, plain, encoder.key, "search", only_keys=True)
 
     def _inputs(self) -> Iterator[_Input]:
         provider = self._predictor.context
         if provider is None:
-            yield from ((window, InContext()) for window in frames(len(self._text), self._predictor.windows))
+            yield from ((window, InContext()) for window in self._predictor.windows.over(len(self._text)))
             return
-        position = 0
-        while position < len(self._text):
-            window = provider.window_at(position)
+        for window in cover(len(self._text), provider.window_at):
             for item in provider.find(self._text, window, self._retriever):
                 yield window, item
-            position = window.until
 
     def _read(
         self, model: LanguageModel, inputs: list[_Input], key: Key | None, stage: str, *, only_keys: bool = False
@@ -132,42 +130,37 @@ class _Passes:
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
         length = min(-(-longest // _STEP) * _STEP, model.context)
 
-        def work(item: _Input) -> tuple[Read, _Searched | None]:
-            (read,) = read_rows(model, [self._row(*item)], length, key=key)
-            peaks = self.peaks[self._span(item[0])] if only_keys else read.peaks
+        def work(item: _Input) -> tuple[RowScores, _Searched | None]:
+            (read,) = score_rows(model, [self._row(*item)], length, key=key)
+            peaks = self.peaks[item[0].targets] if only_keys else read.peaks
             return read, self._search(item[0], read, peaks) if key else None
 
-        count = cores()
+        count = core_count()
         for at in range(0, len(inputs), count):
             batch = inputs[at : at + count]
-            for (window, item), (read, searched) in zip(batch, each_on_a_core(work, batch), strict=True):
+            for (window, item), (read, searched) in zip(batch, map_on_cores(work, batch), strict=True):
                 if not only_keys:
                     self._add_language_model(window, item, read)
                 if searched is not None:
                     self._add_neighbours(searched)
             self._advance(stage, at + len(batch), len(inputs))
 
-    def _row(self, window: Frame, before: InContext) -> Row:
-        until = min(window.until, len(self._text))
-        tokens = np.concatenate([before.tokens, self._text[window.start : until]])
-        return Row(tokens, len(before.tokens) + max(window.first, 1) - window.start)
+    def _row(self, window: Window, before: InContext) -> Row:
+        tokens = np.concatenate([before.tokens, self._text[window.start : window.until]])
+        return Row(tokens, len(before.tokens) + window.targets.start - window.start)
 
-    def _span(self, window: Frame) -> slice:
-        return slice(max(window.first, 1), min(window.until, len(self._text)))
+    def _add_language_model(self, window: Window, before: InContext, read: RowScores) -> None:
+        self.lm[window.targets] += before.weight * np.exp(read.logs)
+        self.peaks[window.targets] += before.weight * read.peaks
 
-    def _add_language_model(self, window: Frame, before: InContext, read: Read) -> None:
-        span = self._span(window)
-        self.lm[span] += before.weight * np.exp(read.logs)
-        self.peaks[span] += before.weight * read.peaks
-
-    def _search(self, window: Frame, read: Read, peaks: Floats) -> _Searched | None:
+    def _search(self, window: Window, read: RowScores, peaks: Floats) -> _Searched | None:
         """The neighbours of the tokens of a window, as far as they are wanted."""
         settings = self._predictor.settings
         wanted = settings.asks_neighbours(peaks)
-        positions = np.arange(len(self._text))[self._span(window)][wanted]
+        positions = np.arange(len(self._text))[window.targets][wanted]
         if not len(positions):
             return None
-        near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=cores())
+        near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=core_count())
         mass = token_mass(near.values, near.distances, settings.tau, self._text[positions])
         return _Searched(positions, mass, near.closest, near if self._watch is not None else None)
 

@@ -17,12 +17,11 @@ from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NextTokens, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.codec import codec_key
-from silo.lm.decoder import Decoder, Next
+from silo.lm.decoder import Decoder, DecoderOutput
 from silo.lm.encode import DocumentEncoder
-from silo.lm.model import Key, LanguageModel
-from silo.lm.scoring import Windows
-from silo.lm.windows import window_at
+from silo.lm.manifest import Key, codec_key
+from silo.lm.model import LanguageModel
+from silo.lm.windows import Windows
 from silo.pairing import model_of, open_store
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
@@ -207,11 +206,11 @@ class Reader:
 
     def _language_model(
         self, prefix: NDArray[np.int64], retriever: Retriever | None
-    ) -> tuple[list[InContext], list[Next]]:
+    ) -> tuple[list[InContext], list[DecoderOutput]]:
         """One pass for each thing that is put before the text."""
         predictor = self._predictor
         if predictor.context is None or retriever is None:
-            context, start = [InContext()], window_at(len(prefix), predictor.windows).start
+            context, start = [InContext()], predictor.windows.at(len(prefix)).start
         else:
             window = predictor.context.window_at(len(prefix))
             mark = (window.first, prefix[: window.first].tobytes(), retriever.content)
@@ -224,16 +223,16 @@ class Reader:
         texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
         return context, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
 
-    def _key(self, prefix: NDArray[np.int64], outputs: list[Next]) -> NDArray[np.float32]:
+    def _key(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""
         if not self._separate:
             return outputs[0].key[None]
         assert self._predictor.encoder is not None
-        window = window_at(len(prefix), self._predictor.encoder.windows)
+        window = self._predictor.encoder.windows.at(len(prefix))
         return self._key_decoder.read(prefix[window.start :]).key[None]
 
 
-def _average(outputs: Sequence[Next], shares: Sequence[float]) -> Floats:
+def _average(outputs: Sequence[DecoderOutput], shares: Sequence[float]) -> Floats:
     mean: Floats = np.average([output.probabilities for output in outputs], axis=0, weights=shares)
     return mean
 

@@ -20,11 +20,10 @@ from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import Retriever
 from silo.inference.session import Session, open_session
 from silo.inference.settings import Settings
-from silo.lm.codec import FOLDER
+from silo.lm.manifest import CODEC_FOLDER
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import Windows
 from silo.lm.tokenizer import FILE
-from silo.lm.windows import Frame, window_at
+from silo.lm.windows import Window, Windows
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
@@ -64,7 +63,7 @@ def fill_from_folder(
     """
     if not folder.is_dir():
         raise SiloError("input-missing", f"there is no folder {folder}")
-    searches = ("knn", "ngram", "bm25") if (model / FOLDER).is_dir() else ("ngram", "bm25")
+    searches = ("knn", "ngram", "bm25") if (model / CODEC_FOLDER).is_dir() else ("ngram", "bm25")
     fresh = not (place / "data").exists()
     if fresh:
         store = create_store(place, model, searches=searches, passage_tokens=passage_tokens)
@@ -116,12 +115,12 @@ class QuestionContext:
         if self._each < 1:
             raise SiloError("usage", f"the question leaves no room for passages in {model.context} tokens of context")
 
-    def window_at(self, position: int) -> Frame:
+    def window_at(self, position: int) -> Window:
         """Windows of the answer, without the beginning-of-text token: a chat model knows it as the end."""
-        window = window_at(position, self._windows)
+        window = self._windows.at(position)
         return replace(window, start=max(1, window.start))
 
-    def find(self, text: Tokens, window: Frame, retriever: Retriever) -> list[InContext]:  # noqa: ARG002
+    def find(self, text: Tokens, window: Window, retriever: Retriever) -> list[InContext]:  # noqa: ARG002
         """The same for every window; the best passage stands next to the question."""
         best = _leave_out_overlaps(retriever.passages(self._question, 8 * PASSAGES))[:PASSAGES]
         texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(best)]

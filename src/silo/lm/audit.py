@@ -8,7 +8,7 @@ from typing import Any
 
 from silo.corpus.corpus import Corpus
 from silo.lm.firewall import Permit, load_seen, what_it_shaped
-from silo.lm.model import model_fingerprint, open_manifest, verify_files
+from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
 from silo.records import Document
 from silo.text.normalise import text_hash
 
@@ -25,31 +25,31 @@ class Audit:
 def audit(model: Path, corpus: Corpus, permit: Permit) -> Audit:
     """Compare what a model saw with a corpus: all of it must be there, unchanged, permitted and not opted out."""
     rows = load_seen(model)
-    wanted = {row["id"].tobytes().hex(): row["text"].tobytes() for row in rows}
+    listed = {row["id"].tobytes().hex(): row["text"].tobytes() for row in rows}
     opted_out = corpus.opted_out()
     tiers: dict[str, int] = {}
     violations: list[str] = []
-    missing = set(wanted)
+    missing = set(listed)
     for shard in corpus.shards():
         for document in shard.documents():
-            if document.id not in wanted:
+            if document.id not in listed:
                 continue
             missing.discard(document.id)
             tiers[str(document.tier)] = tiers.get(str(document.tier), 0) + 1
-            violations += _violations(document, wanted[document.id], permit, opted_out)
+            violations += _find_violations(document, listed[document.id], permit, opted_out)
     violations += [f"{name} is not in the corpus" for name in missing]
     return Audit(len(rows), dict(sorted(tiers.items())), sorted(violations))
 
 
-def _violations(document: Document, mark: bytes, permit: Permit, opted_out: frozenset[str]) -> list[str]:
-    found = []
+def _find_violations(document: Document, mark: bytes, permit: Permit, opted_out: frozenset[str]) -> list[str]:
+    problems = []
     if text_hash(document.text) != mark:
-        found.append(f"{document.id} has another text than the model saw")
+        problems.append(f"{document.id} has another text than the model saw")
     if document.id in opted_out:
-        found.append(f"{document.id} has opted out since")
+        problems.append(f"{document.id} has opted out since")
     if not permit.allows(document):
-        found.append(f"{document.id} is {document.tier} and may not train")
-    return found
+        problems.append(f"{document.id} is {document.tier} and may not train")
+    return problems
 
 
 def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:
@@ -57,16 +57,16 @@ def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = No
     manifest = open_manifest(model)
     verify_files(model, manifest)
     training = manifest.get("training", {})
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "model": model_fingerprint(manifest),
         "files": len(manifest["files"]),
         "permitted": training.get("permitted", False),
         "tiers": training.get("tiers", []),
     }
     if saw:
-        found |= {"document": saw, "shaped": what_it_shaped(model, saw)}
+        report |= {"document": saw, "shaped": what_it_shaped(model, saw)}
     if corpus:
         permit = Permit.of(training.get("tiers", ["pd"]), reference=bool(training.get("reference")))
         result = audit(model, Corpus.open(Path(corpus)), permit)
-        found |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
-    return found
+        report |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
+    return report

@@ -18,14 +18,14 @@ from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
 from silo.lm.encode import DocumentEncoder, Keys
-from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted, seen_rows
-from silo.lm.model import Key, LanguageModel, file_checksums, open_manifest
+from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted_shards, seen_rows
+from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, open_manifest
+from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.text.normalise import text_hash
 from silo.text.tokenizer import Ids
 
-FOLDER = "codec"
 _KEYS_PER_DOCUMENT = 256
 
 
@@ -48,8 +48,8 @@ def learn_codec(
     training = manifest.get("training", {})
     permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
     model = LanguageModel.open(model_root)
-    key = key or model.usual_key()
-    sample, seen = _sample(DocumentEncoder(model, key), corpus, permit, keys, advance)
+    key = key or model.choose_key()
+    sample, seen = _sample_keys(DocumentEncoder(model, key), corpus, permit, keys, advance)
     if settings.rotation != "none" and not settings.dimensions:
         settings = replace(settings, dimensions=max(sample.shape[1] // 2, settings.code_bytes))
     codec = Codec.learn(sample, settings, advance=advance)
@@ -57,24 +57,16 @@ def learn_codec(
     return codec
 
 
-def codec_key(model_root: Path) -> Key:
-    """The kind of key a model's codec was learned for; `final` where the model does not say."""
-    if not (model_root / MANIFEST).exists():
-        return "final"
-    key: Key = open_manifest(model_root).get("codec_key", "final")
-    return key
-
-
-def _sample(
+def _sample_keys(
     encoder: DocumentEncoder, corpus: Corpus, permit: Permit, wanted: int, advance: Advance
 ) -> tuple[Keys, list[tuple[str, bytes]]]:
     """Keys from all domains in proportion to their size; at most a few hundred per document."""
-    shards = permitted(corpus, permit)
+    shards = permitted_shards(corpus, permit)
     sizes = {item["stem"]: item["tokens"] for item in corpus.manifest["shards"]}
     total = sum(sizes[shard.stem] for shard in shards)
     opted_out = corpus.opted_out()
     rng = np.random.default_rng(0)
-    taken: list[Keys] = []
+    samples: list[Keys] = []
     seen: list[tuple[str, bytes]] = []
     count = 0
     for shard in shards:
@@ -84,21 +76,21 @@ def _sample(
                 break
             if document is None:
                 continue
-            some = _some_keys(encoder, document.text, min(room, _KEYS_PER_DOCUMENT), rng)
-            taken.append(some)
+            keys = _document_keys(encoder, document.text, min(room, _KEYS_PER_DOCUMENT), rng)
+            samples.append(keys)
             seen.append((document.id, text_hash(document.text)))
-            room -= len(some)
-            count += len(some)
+            room -= len(keys)
+            count += len(keys)
             advance("encode", min(count, wanted), wanted)
-    if not taken:
+    if not samples:
         raise SiloError("input-empty", "no document of the corpus may shape a codec for this model")
-    return np.concatenate(taken), seen
+    return np.concatenate(samples), seen
 
 
-def _some_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.random.Generator) -> Keys:
+def _document_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.random.Generator) -> Keys:
     """Keys from the beginning of a document: about a quarter of what was encoded, so that neighbours are few."""
-    (found,) = encoder.tokenizer.encode([text[: 16 * most]])
-    ids: Ids = np.concatenate([np.array([encoder.tokenizer.begin], dtype=np.uint32), found])
+    (tokens,) = encoder.tokenizer.encode([text[: 16 * most]])
+    ids: Ids = np.concatenate([np.array([encoder.tokenizer.begin], dtype=np.uint32), tokens])
     (keys,) = encoder.keys([ids])
     chosen = np.sort(rng.permutation(len(keys))[:most])
     return keys[chosen]
@@ -109,16 +101,16 @@ def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tupl
     fresh, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
     for path in (fresh, old):
         remove_tree(path)
-    shutil.copytree(root, fresh, ignore=shutil.ignore_patterns(FOLDER, MANIFEST))
-    codec.save(fresh / FOLDER)
+    shutil.copytree(root, fresh, ignore=shutil.ignore_patterns(CODEC_FOLDER, MANIFEST))
+    codec.save(fresh / CODEC_FOLDER)
     known = np.load(root / DOCUMENTS) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
     known = known.copy()
     known["shaped"] &= ~np.uint8(CODEC)
-    held = io.BytesIO()
-    np.save(held, merge_seen(known, seen_rows(seen, CODEC)), allow_pickle=False)
-    write_atomic(fresh / DOCUMENTS, held.getvalue())
-    kept = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
-    write_manifest(fresh, {**kept, "files": file_checksums(fresh), "codec": codec.fingerprint})
+    buffer = io.BytesIO()
+    np.save(buffer, merge_seen(known, seen_rows(seen, CODEC)), allow_pickle=False)
+    write_atomic(fresh / DOCUMENTS, buffer.getvalue())
+    rest = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
+    write_manifest(fresh, {**rest, "files": file_checksums(fresh), "codec": codec.fingerprint})
     commit(root, old)
     commit(fresh, root)
     remove_tree(old)

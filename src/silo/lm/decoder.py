@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Next:
+class DecoderOutput:
     """After a text: the probability of every token, and the key of this place."""
 
     probabilities: NDArray[np.float64]
@@ -34,20 +35,20 @@ class Decoder:
         self._key = key
         self._cache: Any = None
         self._ids: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._last: Next | None = None
+        self._last: DecoderOutput | None = None
 
     @torch.inference_mode()
-    def read(self, ids: NDArray[Any]) -> Next:
+    def read(self, ids: NDArray[Any]) -> DecoderOutput:
         """The prediction after a text of at least one token."""
-        given = np.asarray(ids, dtype=np.int64)
-        if self._last is not None and np.array_equal(given, self._ids):
+        text = np.asarray(ids, dtype=np.int64)
+        if self._last is not None and np.array_equal(text, self._ids):
             return self._last
-        kept = min(_common(self._ids, given), len(given) - 1)
-        self._rewind(kept)
-        fresh = torch.from_numpy(given[kept:]).unsqueeze(0)
-        output = self._model.step(fresh, self._cache, key=self._key)
-        self._ids = given
-        self._last = Next(_softmax(output.logits[0].float().numpy()), output.keys[0].float().numpy())
+        reused = min(_shared_prefix(self._ids, text), len(text) - 1)
+        self._rewind(reused)
+        rest = torch.from_numpy(text[reused:]).unsqueeze(0)
+        output = self._model.step(rest, self._cache, key=self._key)
+        self._ids = text
+        self._last = DecoderOutput(_softmax(output.logits[0].float().numpy()), output.keys[0].float().numpy())
         return self._last
 
     def _rewind(self, length: int) -> None:
@@ -58,7 +59,7 @@ class Decoder:
             self._cache.crop(length - len(self._ids))
 
 
-def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def _shared_prefix(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
     """How many first tokens two texts share."""
     length = min(len(one), len(other))
     differ = np.flatnonzero(one[:length] != other[:length])
@@ -67,5 +68,5 @@ def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-    found: NDArray[np.float64] = weights / weights.sum()
-    return found
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities

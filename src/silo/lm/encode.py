@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from silo.files import fingerprint
-from silo.lm.cores import each_on_a_core
-from silo.lm.model import Key, LanguageModel
-from silo.lm.scoring import Windows, window_starts
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
+from silo.lm.parallel import map_on_cores
+from silo.lm.windows import Window, Windows
 from silo.text.tokenizer import Ids, Tokenizer
 
 Keys = NDArray[np.float32]
@@ -33,23 +34,17 @@ _LONGEST = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """A piece of a document: where it starts, and the tokens before `until` whose keys it gives, from `scored` on."""
+class _Piece:
+    """A window of one of several documents, and the length it is padded to."""
 
     document: int
-    start: int
-    scored: int
-    until: int
+    window: Window
     padded: int
 
     @property
-    def span(self) -> slice:
-        """Where in the window the keys are: each lies one place before the token it is for."""
-        return slice(max(self.scored, 1) - self.start - 1, self.until - self.start - 1)
-
-    @property
     def rows(self) -> int:
-        return self.until - max(self.scored, 1)
+        """How many keys it gives."""
+        return self.window.until - self.window.targets.start
 
 
 class DocumentEncoder:
@@ -86,44 +81,43 @@ class DocumentEncoder:
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[Keys]:
         """Per document, for every token but the first: the key of the tokens before it."""
-        return (keys for (keys,) in self._made(documents, lambda keys: (keys,)))
+        return (keys for (keys,) in self._map_keys(documents, lambda keys: (keys,)))
 
     def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
         """What `quantise` makes of the keys of each document; every core does so right after the keys."""
-        return self._made(documents, lambda keys: quantise(keys, _multiply))
+        return self._map_keys(documents, lambda keys: quantise(keys, _multiply))
 
-    def _made(
+    def _map_keys(
         self, documents: Sequence[Ids], make: Callable[[Keys], tuple[NDArray[Any], ...]]
     ) -> Iterator[tuple[NDArray[Any], ...]]:
         """Per document the arrays, one row for each token but the first, that are made of its keys."""
-        pieces = [piece for at, ids in enumerate(documents) for piece in self._pieces(at, len(ids))]
+        pieces = [piece for at, ids in enumerate(documents) for piece in self._cut(at, len(ids))]
         pieces.sort(key=lambda piece: -piece.padded)
         batches = list(_batches(pieces))
-        found: dict[tuple[int, int], tuple[NDArray[Any], ...]] = {}
-        made = each_on_a_core(lambda batch: make(self._batch_keys(documents, batch)), batches)
-        for batch, arrays in zip(batches, made, strict=True):
+        by_window: dict[tuple[int, Window], tuple[NDArray[Any], ...]] = {}
+        results = map_on_cores(lambda batch: make(self._batch_keys(documents, batch)), batches)
+        for batch, arrays in zip(batches, results, strict=True):
             ends = np.cumsum([piece.rows for piece in batch])[:-1]
             for piece, *rows in zip(batch, *(np.split(array, ends) for array in arrays), strict=True):
-                found[piece.document, piece.start] = tuple(rows)
+                by_window[piece.document, piece.window] = tuple(rows)
         for at, ids in enumerate(documents):
-            parts = [found[at, piece.start] for piece in self._pieces(at, len(ids))]
+            parts = [by_window[at, piece.window] for piece in self._cut(at, len(ids))]
             yield tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
-    def _pieces(self, document: int, tokens: int) -> Iterator[_Window]:
-        for start, scored in window_starts(tokens, self.windows):
-            until = min(start + self.windows.length, tokens)
-            padded = min(-(-(until - start) // _STEP) * _STEP, self.windows.length)
-            yield _Window(document, start, scored, until, padded)
+    def _cut(self, document: int, tokens: int) -> Iterator[_Piece]:
+        for window in self.windows.over(tokens):
+            padded = min(-(-(window.until - window.start) // _STEP) * _STEP, self.windows.length)
+            yield _Piece(document, window, padded)
 
     @torch.inference_mode()
-    def _batch_keys(self, documents: Sequence[Ids], batch: list[_Window]) -> Keys:
+    def _batch_keys(self, documents: Sequence[Ids], batch: list[_Piece]) -> Keys:
         """The keys that windows of one length give, one after the other."""
         rows = torch.zeros((len(batch), batch[0].padded), dtype=torch.long)
         for at, piece in enumerate(batch):
-            ids = documents[piece.document][piece.start : piece.until].astype(np.int64)
+            ids = documents[piece.document][piece.window.start : piece.window.until].astype(np.int64)
             rows[at, : len(ids)] = torch.from_numpy(ids)
         keys: Keys = self.model.keys(rows, self.key).float().numpy()
-        return np.concatenate([keys[at, piece.span] for at, piece in enumerate(batch)])
+        return np.concatenate([keys[at, piece.window.states] for at, piece in enumerate(batch)])
 
 
 def _multiply(left: Keys, right: Keys) -> Keys:
@@ -132,13 +126,8 @@ def _multiply(left: Keys, right: Keys) -> Keys:
     return product
 
 
-def _batches(pieces: list[_Window]) -> Iterator[list[_Window]]:
+def _batches(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
     """Pieces of one padded length at a time, up to a number of tokens."""
     for padded, same in groupby(pieces, key=lambda piece: piece.padded):
         while group := list(islice(same, max(1, _BATCH_TOKENS // padded))):
             yield group
-
-
-def document_keys(model: LanguageModel, ids: Ids) -> tuple[Keys, Ids]:
-    """For every token but the first: the state after the tokens before it (the key), and the token (the value)."""
-    return next(DocumentEncoder(model).keys([ids])), ids[1:]

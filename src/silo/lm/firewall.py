@@ -55,7 +55,7 @@ def _tier(name: str) -> Tier:
         raise SiloError("recipe-value", f"tiers: '{name}' is not one of {', '.join(Tier)}") from None
 
 
-def permitted(corpus: Corpus, permit: Permit) -> list[Shard]:
+def permitted_shards(corpus: Corpus, permit: Permit) -> list[Shard]:
     """The shards a run may read."""
     shards = corpus.shards(tiers=sorted(permit.tiers))
     if not shards:
@@ -124,11 +124,11 @@ def load_seen(model: Path) -> NDArray[np.void]:
 def what_it_shaped(model: Path, document_id: str) -> list[str]:
     """Did this model see it? The parts that a document shaped, none if it was not seen."""
     try:
-        wanted = bytes.fromhex(document_id)
+        mark = bytes.fromhex(document_id)
     except ValueError:
         raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}") from None
-    if len(wanted) != 16:
+    if len(mark) != 16:
         raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}")
     rows = load_seen(model)
-    found = rows[rows["id"] == np.void(wanted)]
-    return [name for name, bit in SHAPED.items() if any(int(row["shaped"]) & bit for row in found)]
+    matches = rows[rows["id"] == np.void(mark)]
+    return [name for name, bit in SHAPED.items() if any(int(row["shaped"]) & bit for row in matches)]

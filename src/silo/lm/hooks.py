@@ -1,4 +1,4 @@
-"""The input of a network's last feed-forward network, taken from a pass under way."""
+"""Forward hooks that capture the input of a network's last feed-forward network while a pass is under way."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from torch import Tensor
 _NAMES = ("mlp", "feed_forward")
 
 
-class _Enough(Exception):
+class _StopPass(Exception):
     """Ends a pass of which nothing more is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Notes:
-    """What was taken so far; the pass ends at `enough` inputs, with 0 it goes on."""
+class _Capture:
+    """The inputs captured so far; the pass ends at `stop_after` of them, with 0 it goes on."""
 
     inputs: list[Tensor]
-    enough: int
+    stop_after: int
 
 
-_noted: ContextVar[_Notes | None] = ContextVar("noted", default=None)
-"""Where passes of this thread put the inputs; None where nobody asks."""
+_capture: ContextVar[_Capture | None] = ContextVar("capture", default=None)
+"""Where the hook of this thread puts inputs; None where nobody asks."""
 
 
 @torch.inference_mode()
-def watch_feed_forward(network: Any, begin: int) -> int:
-    """Let every pass offer the input of the last feed-forward network, for `noting` to take; how often one does so.
+def hook_last_feed_forward(network: Any, begin: int) -> int:
+    """Hook the last feed-forward network, so that its inputs can be captured; how many a pass has.
 
     Done once, on opening: torch's hooks may not come and go while other threads run the network.
     """
     modules = [module for name, module in network.named_modules() if name.rpartition(".")[2] in _NAMES]
     for module in modules[-1:]:
-        module.register_forward_pre_hook(_note)
-    with noting() as inputs:
+        module.register_forward_pre_hook(_capture_input)
+    with capture_inputs() as inputs:
         network(input_ids=torch.tensor([[begin]], device=network.device), use_cache=False)
     return len(inputs)
 
 
-def _note(_: Any, inputs: tuple[Any, ...]) -> None:
-    notes = _noted.get()
-    if notes is not None:
-        notes.inputs.extend(inputs[:1])
-        if len(notes.inputs) == notes.enough:
-            raise _Enough
+def _capture_input(_: Any, inputs: tuple[Any, ...]) -> None:
+    capture = _capture.get()
+    if capture is not None:
+        capture.inputs.extend(inputs[:1])
+        if len(capture.inputs) == capture.stop_after:
+            raise _StopPass
 
 
 @contextmanager
-def noting(enough: int = 0) -> Iterator[list[Tensor]]:
-    """The inputs that passes of this thread offer; the block ends at once when there are `enough`."""
+def capture_inputs(stop_after: int = 0) -> Iterator[list[Tensor]]:
+    """The inputs that passes of this thread give the hook; the block ends at once when there are `stop_after`."""
     inputs: list[Tensor] = []
-    before = _noted.set(_Notes(inputs, enough))
+    before = _capture.set(_Capture(inputs, stop_after))
     try:
-        with suppress(_Enough):
+        with suppress(_StopPass):
             yield inputs
     finally:
-        _noted.reset(before)
+        _capture.reset(before)

@@ -3,8 +3,7 @@
 `states` gives the keys of a kNN-LM too: `final`, the state after the final norm, as in the code of the paper (Min et
 al., 2023), or `ffn`, the input of the last feed-forward network, as in the original (Khandelwal et al., 2020).
 
-A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
-holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model.
+What a model directory holds, and what may be asked of it without torch, is in `silo.lm.manifest`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -23,28 +22,18 @@ from transformers.utils import logging as transformers_logging
 
 from silo.errors import SiloError
 from silo.files import (
-    MANIFEST,
     commit,
     disk_errors,
-    file_sha256,
-    fingerprint,
-    read_manifest,
     remove_tree,
     sync_file,
     write_json,
     write_manifest,
 )
-from silo.lm.hooks import noting, watch_feed_forward
+from silo.lm.hooks import capture_inputs, hook_last_feed_forward
+from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
-Key = Literal["final", "ffn"]
-
-FORMAT = "silo-model-1"
-UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
-"""The manifest of a Hugging Face directory that silo did not write."""
-
-_WEIGHTS = ".safetensors"
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
 
@@ -66,7 +55,7 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepOutput:
     """After the last token of each text: scores of the next one, and the key."""
 
     logits: Tensor
@@ -83,7 +72,7 @@ class LanguageModel:
     manifest: dict[str, Any]
     plain_head: bool
     """True where logits are the head applied to the final state and nothing more; some networks cap or scale them."""
-    feeds: int
+    feed_forward_calls: int
     """How often a pass runs the last feed-forward network: more than once where layers share it, 0 if it has none."""
 
     @classmethod
@@ -96,8 +85,9 @@ class LanguageModel:
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
-        plain, feeds = has_plain_head(network, tokenizer.begin), watch_feed_forward(network, tokenizer.begin)
-        return cls(root, network, tokenizer, manifest, plain, feeds)
+        plain_head = has_plain_head(network, tokenizer.begin)
+        feed_forward_calls = hook_last_feed_forward(network, tokenizer.begin)
+        return cls(root, network, tokenizer, manifest, plain_head, feed_forward_calls)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Output:
         """Logits [batch, length, vocabulary] and hidden states [batch, length, hidden size] of token ids."""
@@ -113,21 +103,21 @@ class LanguageModel:
 
     def states(self, ids: Tensor, key: Key = "final") -> States:
         """Hidden states and keys [batch, length, hidden size] of token ids, in one pass."""
-        with noting() as inputs:
+        with capture_inputs() as inputs:
             hidden = self.hidden(ids)
-        return States(hidden, hidden if key == "final" else self._fed(key, inputs, hidden.shape))
+        return States(hidden, hidden if key == "final" else self._feed_forward_key(key, inputs, hidden.shape))
 
     def keys(self, ids: Tensor, key: Key = "final") -> Tensor:
         """The keys of `states`; nothing is computed beyond them."""
         if key == "final":
             return self.hidden(ids)
-        with noting(self.feeds) as inputs:
+        with capture_inputs(self.feed_forward_calls) as inputs:
             self.hidden(ids)
-        return self._fed(key, inputs, torch.Size((*ids.shape, self.hidden_size)))
+        return self._feed_forward_key(key, inputs, torch.Size((*ids.shape, self.hidden_size)))
 
-    def step(self, ids: Tensor, cache: Any, key: Key = "final") -> Stepped:
+    def step(self, ids: Tensor, cache: Any, key: Key = "final") -> StepOutput:
         """The last logits and key of tokens that follow what the cache holds; the cache grows by them."""
-        with noting() as inputs:
+        with capture_inputs() as inputs:
             if self.plain_head:
                 hidden = self._last_state(ids, None, cache)
                 logits = self.network.get_output_embeddings()(hidden[:, -1])
@@ -136,11 +126,11 @@ class LanguageModel:
                     input_ids=ids, past_key_values=cache, use_cache=True, output_hidden_states=True, logits_to_keep=1
                 )
                 hidden, logits = answer.hidden_states[-1], answer.logits[:, -1]
-        keys = hidden if key == "final" else self._fed(key, inputs, hidden.shape)
-        return Stepped(logits, keys[:, -1])
+        keys = hidden if key == "final" else self._feed_forward_key(key, inputs, hidden.shape)
+        return StepOutput(logits, keys[:, -1])
 
     @torch.inference_mode()
-    def usual_key(self) -> Key:
+    def choose_key(self) -> Key:
         """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
         try:
             self.keys(torch.tensor([[self.tokenizer.begin]], device=self.network.device), "ffn")
@@ -148,7 +138,7 @@ class LanguageModel:
             return "final"
         return "ffn"
 
-    def _fed(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
+    def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""
         if key not in get_args(Key):
             raise SiloError("usage", f"keys are {', '.join(get_args(Key))}, not {key!r}")
@@ -158,7 +148,7 @@ class LanguageModel:
         return inputs[-1]
 
     def _last_state(self, ids: Tensor, attention_mask: Tensor | None, cache: Any = None) -> Tensor:
-        answer = _body(self.network)(
+        answer = _base_model(self.network)(
             input_ids=ids, attention_mask=attention_mask, past_key_values=cache, use_cache=cache is not None
         )
         state: Tensor = answer.last_hidden_state
@@ -177,65 +167,13 @@ class LanguageModel:
     @property
     def context(self) -> int:
         """The longest input the network was made for; a usual length where the network names none (ALiBi)."""
-        said = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
-        return int(said or _USUAL_CONTEXT)
+        length = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        return int(length or _USUAL_CONTEXT)
 
     @property
     def fingerprint(self) -> str:
         """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
         return model_fingerprint(self.manifest)
-
-    def verify(self) -> None:
-        """Compare every file with the manifest."""
-        verify_files(self.root, self.manifest)
-
-
-def model_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """The fingerprint of the model a manifest describes."""
-    names = {"config.json", FILE}
-    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
-    return fingerprint(files)
-
-
-def open_manifest(root: Path) -> dict[str, Any]:
-    """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
-    if not root.is_dir():
-        raise SiloError("input-missing", f"there is no directory {root}")
-    if not (root / MANIFEST).exists():
-        require_safetensors(root)
-        return {**UNVERIFIED, "files": file_checksums(root)}
-    manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
-    if manifest.get("format") != FORMAT:
-        raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
-    return manifest
-
-
-def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
-    """Compare every file a manifest names with its checksum."""
-    for name, expected in manifest["files"].items():
-        path = root / name
-        if not path.is_file():
-            raise SiloError("model-damaged", f"{path} is missing")
-        if file_sha256(path) != expected:
-            raise SiloError("model-damaged", f"{path} differs from the manifest")
-
-
-def require_safetensors(root: Path) -> None:
-    """Refuse a directory that is no Hugging Face model, or one whose weights are pickled."""
-    if not (root / "config.json").is_file():
-        raise SiloError("not-a-model", f"{root} has no config.json")
-    if any(root.glob("*" + _WEIGHTS)):
-        return
-    if any(root.glob("*.bin")) or any(root.glob("*.pt")):
-        hint = "pickled weights can run code: save them again as safetensors where you trust them"
-        raise SiloError("not-a-model", f"{root} holds pickled weights only", hint)
-    raise SiloError("not-a-model", f"{root} has no *{_WEIGHTS}")
-
-
-def file_checksums(root: Path) -> dict[str, str]:
-    """SHA-256 of every file of a model directory but its manifest."""
-    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
-    return {path.name: file_sha256(path) for path in files}
 
 
 def _open_tokenizer(root: Path) -> Tokenizer:
@@ -249,7 +187,7 @@ def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
 
     No code from the directory runs and nothing is fetched.
     """
-    with _silence():
+    with _hide_progress_bars():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 root,
@@ -273,18 +211,18 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     """Keep the library's progress bars off the user's terminal."""
-    shown = transformers_logging.is_progress_bar_enabled()
+    enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _body(network: Any) -> Any:
+def _base_model(network: Any) -> Any:
     """The network without its head: its output is the state after the final norm."""
     return getattr(network, network.base_model_prefix)
 
@@ -294,7 +232,7 @@ def has_plain_head(network: Any, begin: int) -> bool:
     """Try two tokens: is the head applied to the body's output all there is to the logits?"""
     ids = torch.tensor([[begin, begin]], device=network.device)
     try:
-        hidden = _body(network)(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = _base_model(network)(input_ids=ids, use_cache=False).last_hidden_state
         logits = network.get_output_embeddings()(hidden)
     except (AttributeError, RuntimeError, TypeError):
         return False
@@ -315,19 +253,19 @@ def save_model(
     """
     if out.exists():
         raise SiloError("out-exists", f"{out} is already there")
-    fresh = out.with_name(out.name + ".saving")
-    remove_tree(fresh)
-    fresh.mkdir(parents=True)
-    with disk_errors(fresh), _silence():
-        network.save_pretrained(fresh, max_shard_size=_NO_LIMIT)
-        _copy_tokenizer(tokenizer_file, fresh)
+    folder = out.with_name(out.name + ".saving")
+    remove_tree(folder)
+    folder.mkdir(parents=True)
+    with disk_errors(folder), _hide_progress_bars():
+        network.save_pretrained(folder, max_shard_size=_NO_LIMIT)
+        _copy_tokenizer(tokenizer_file, folder)
         for name, content in (extra or {}).items():
-            (fresh / name).write_bytes(content)
-    files = file_checksums(fresh)
+            (folder / name).write_bytes(content)
+    files = file_checksums(folder)
     for name in files:
-        sync_file(fresh / name)
-    mark = write_manifest(fresh, {**manifest, "format": FORMAT, "files": files})
-    commit(fresh, out)
+        sync_file(folder / name)
+    mark = write_manifest(folder, {**manifest, "format": FORMAT, "files": files})
+    commit(folder, out)
     return mark
 
 
@@ -340,10 +278,10 @@ def _copy_tokenizer(file: Path, folder: Path) -> None:
     if beside.is_file():
         shutil.copyfile(beside, folder / CONFIG)
     else:
-        write_json(folder / CONFIG, tokenizer_config(_begin_mark(folder)))
+        write_json(folder / CONFIG, tokenizer_config(_begin_token(folder)))
 
 
-def _begin_mark(folder: Path) -> str:
+def _begin_token(folder: Path) -> str:
     from tokenizers import Tokenizer as HuggingFaceTokenizer
 
     mark = HuggingFaceTokenizer.from_file(str(folder / FILE)).id_to_token(load_tokenizer(str(folder)).begin)

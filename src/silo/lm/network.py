@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,17 +111,6 @@ def choose_dtype() -> torch.dtype:
 def _processor_flags() -> frozenset[str]:
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text(encoding="utf-8", errors="replace").splitlines() if listing.exists() else []
-    named = (line.partition(":") for line in lines)
-    found = (value.split() for name, _, value in named if name.strip().lower() in ("flags", "features"))
-    return frozenset(next(found, ()))
-
-
-def choose_threads(*, generating: bool = False) -> int:
-    """Threads for this process: its share of the cores it may use; one for generation, which is too small to split."""
-    if generating:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    cores = min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, cores // int(processes)) if processes.isdigit() and int(processes) else cores
+    fields = (line.partition(":") for line in lines)
+    flags = (value.split() for name, _, value in fields if name.strip().lower() in ("flags", "features"))
+    return frozenset(next(flags, ()))

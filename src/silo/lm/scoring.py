@@ -1,7 +1,6 @@
 """Perplexity and bits per byte over one merged stream, in windows as the paper scores them; masks are not scored.
 
-Window 0 scores all of its tokens, every later one only its last `stride` tokens, each with at least `length` - `stride`
-tokens of context. A document begins with the beginning-of-text token, which is context and never scored.
+A document begins with the beginning-of-text token, which is context and never scored.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silo.errors import SiloError
-from silo.lm.model import Key, LanguageModel
+from silo.lm.manifest import Key
+from silo.lm.model import LanguageModel
+from silo.lm.windows import Windows
 from silo.progress import Advance
 from silo.text.masks import MASK
 from silo.text.normalise import normalise
@@ -24,22 +24,6 @@ from silo.text.tokenizer import Ids, Tokenizer
 
 _CHUNK_LOGITS = 1 << 22
 _ALIGN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How a stream is cut: window length, and how many tokens a later window scores (so that some context is left)."""
-
-    length: int = 1024
-    stride: int = 512
-
-    def __post_init__(self) -> None:
-        if not 0 < self.stride < self.length:
-            raise SiloError("usage", f"a stride of {self.stride} does not fit windows of {self.length}")
-
-    def within(self, context: int) -> Windows:
-        """These windows, or windows of the same shape that fit a shorter context."""
-        return self if self.length <= context else Windows(context, max(1, self.stride * context // self.length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +64,26 @@ def merged_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Text:
     for text in texts:
         ids.append(np.array([tokenizer.begin], dtype=np.uint32))
         scored.append(np.zeros(1, dtype=np.bool_))
-        pieces = list(_pieces(normalise(text)))
-        for (piece, counts), found in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
-            ids.append(found)
-            scored.append(np.full(len(found), counts))
+        pieces = list(_split_masks(normalise(text)))
+        for (piece, counts), tokens in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
+            ids.append(tokens)
+            scored.append(np.full(len(tokens), counts))
             size += len(piece.encode()) if counts else 0
     if not ids:
         return Text(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.bool_), 0)
     return Text(np.concatenate(ids), np.concatenate(scored), size)
 
 
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+def _split_masks(text: str) -> Iterator[tuple[str, bool]]:
     """The text in pieces, True where a piece is scored."""
     at = 0
-    for found in MASK.finditer(text):
-        if found.start() > at:
-            yield text[at : found.start()], True
-        yield found.group(), False
-        at = found.end()
+    for mask in MASK.finditer(text):
+        if mask.start() > at:
+            yield text[at : mask.start()], True
+        yield mask.group(), False
+        at = mask.end()
     if at < len(text):
         yield text[at:], True
-
-
-def window_starts(tokens: int, windows: Windows) -> Iterator[tuple[int, int]]:
-    """(start, first position that is scored) of every window of a stream."""
-    yield 0, 0
-    scored = windows.length
-    while scored < tokens:
-        yield scored + windows.stride - windows.length, scored
-        scored += windows.stride
 
 
 def score(
@@ -128,15 +103,16 @@ def token_log_probabilities(
     logs = np.zeros(len(ids), dtype=np.float64)
     if len(ids) < 2:
         return logs
-    places = list(window_starts(len(ids), windows))
-    for first in range(0, len(places), batch):
-        group = places[first : first + batch]
+    every = list(windows.over(len(ids)))
+    for at in range(0, len(every), batch):
+        group = every[at : at + batch]
         rows = [
-            Row(ids[start : start + windows.length].astype(np.int64), max(scored, 1) - start) for start, scored in group
+            Row(ids[window.start : window.until].astype(np.int64), window.targets.start - window.start)
+            for window in group
         ]
-        for (start, _), row, read in zip(group, rows, read_rows(model, rows, windows.length), strict=True):
-            logs[start + row.first : start + len(row.tokens)] = read.logs
-        advance("score", first + len(group), len(places))
+        for window, scores in zip(group, score_rows(model, rows, windows.length), strict=True):
+            logs[window.targets] = scores.logs
+        advance("score", at + len(group), len(every))
     return logs
 
 
@@ -149,7 +125,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class RowScores:
     """Per scored token: its log-probability, the probability of the likeliest token there, and the key before it."""
 
     logs: NDArray[np.float64]
@@ -158,8 +134,8 @@ class Read:
 
 
 @torch.inference_mode()
-def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[Read]:
-    """Read rows padded to one length; keys of that kind are given back where one is named.
+def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[RowScores]:
+    """Score rows padded to one length; keys of that kind are given back where one is named.
 
     The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so that
     neither the other rows nor the number of threads show in a result.
@@ -169,12 +145,12 @@ def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Ke
         ids[at, : len(row.tokens)] = torch.from_numpy(row.tokens)
     states, keys, head = _states_and_head(model, ids, key)
     size = max(_ALIGN, _CHUNK_LOGITS // model.vocabulary // _ALIGN * _ALIGN)
-    found = []
+    scores = []
     for at, row in enumerate(rows):
         first, end = row.first - 1, len(row.tokens) - 1
         begin = first // _ALIGN * _ALIGN
         parts = [
-            _picked(
+            _token_scores(
                 head(states[at, start : min(start + size, -(-end // _ALIGN) * _ALIGN)]).float(), ids[at, start + 1 :]
             )
             for start in range(begin, end, size)
@@ -182,11 +158,11 @@ def read_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Ke
         logs, peaks = (
             torch.cat(part)[first - begin : end - begin].double().numpy() for part in zip(*parts, strict=True)
         )
-        found.append(Read(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
-    return found
+        scores.append(RowScores(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
+    return scores
 
 
-def _picked(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _token_scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of the tokens, as far as there are some, and of the likeliest ones."""
     logits = logits[: len(tokens)]
     total = logits.logsumexp(1)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.files import write_atomic, write_json
-from silo.lm.firewall import Permit, checked_documents, permitted
+from silo.lm.firewall import Permit, checked_documents, permitted_shards
 from silo.progress import Advance
 from silo.recipe import MIB
 from silo.records import Document
@@ -74,7 +74,7 @@ def train_tokenizer(
     if not sample.documents:
         raise SiloError("input-empty", f"{corpus.root} has no document a tokenizer may learn from")
     save_tokenizer(tokenizer, out, BEGIN)
-    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.taken, tuple(sample.documents))
+    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.text_bytes, tuple(sample.documents))
 
 
 def _empty_tokenizer(model: Any) -> Tokenizer:
@@ -93,11 +93,11 @@ class _Sample:
 
     def __init__(self, corpus: Corpus, permit: Permit, max_bytes: int, advance: Advance) -> None:
         self.documents: list[tuple[str, bytes]] = []
-        self.taken = 0
+        self.text_bytes = 0
         self._permit = permit
         self._opted_out = corpus.opted_out()
         self._advance = advance
-        shards = permitted(corpus, permit)
+        shards = permitted_shards(corpus, permit)
         sizes = [_usable_bytes(shard, permit, self._opted_out) for shard in shards]
         share = min(1.0, max_bytes / max(1, sum(sizes)))
         self._quotas = [(shard, int(size * share)) for shard, size in zip(shards, sizes, strict=True)]
@@ -122,8 +122,8 @@ class _Sample:
 
     def _note(self, document: Document, size: int) -> None:
         self.documents.append((document.id, text_hash(document.text)))
-        self.taken += size
-        self._advance("tokenizer", min(self.taken, self._total), self._total)
+        self.text_bytes += size
+        self._advance("tokenizer", min(self.text_bytes, self._total), self._total)
 
 
 def _usable_bytes(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> int:
@@ -139,23 +139,6 @@ def _first_bytes(text: str, room: int) -> str:
     if len(text) * 4 <= room:
         return text
     return text.encode()[:room].decode(errors="ignore")
-
-
-def byte_tokenizer(out: Path) -> Path:
-    """Write the raw-bytes tokenizer of a corpus as a `tokenizer.json`: byte b is id b, 256 begins a document."""
-    symbols = {symbol: value for value, symbol in _byte_symbols().items()}
-    tokenizer = _empty_tokenizer(models.BPE(vocab=symbols, merges=[]))
-    tokenizer.normalizer = None
-    tokenizer.add_special_tokens([AddedToken(BEGIN, normalized=False, special=True)])
-    save_tokenizer(tokenizer, out, BEGIN)
-    return out / FILE
-
-
-def _byte_symbols() -> dict[int, str]:
-    """The printable symbol byte-level BPE uses for each byte: itself where it is printable, else one from 256 on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in set(plain)]
-    return {value: chr(value) for value in plain} | {value: chr(256 + at) for at, value in enumerate(others)}
 
 
 def save_tokenizer(tokenizer: Tokenizer, out: Path, begin: str) -> None:

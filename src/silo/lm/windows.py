@@ -1,55 +1,85 @@
-"""Which stretch of a text the network sees when it predicts a token: a function of the token's position alone.
+"""Which part of a text the network sees when it predicts a token: a function of the token's position alone.
 
-So scoring, which reads whole stretches, and generation, which goes token by token, show the network the same input.
+So scoring and encoding, which read whole windows, and generation, which goes token by token, show the network the same
+input. Windows are those of the paper: the first predicts all of its tokens, every later one its last `stride`, each
+with at least `length` - `stride` tokens of context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from silo.lm.scoring import Windows
+from silo.errors import SiloError
 
-_FIRST_LOOK = 8
+_FIRST_LOOKUP = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Window:
     """Tokens `first` to `until` are predicted from what the text holds from `start` on."""
 
     start: int
     first: int
     until: int
 
+    @property
+    def targets(self) -> slice[int, int, None]:
+        """Where the predicted tokens are in the text; the first token of all has nothing to be predicted from."""
+        return slice(max(self.first, 1), self.until)
 
-def window_at(position: int, windows: Windows) -> Frame:
-    """The paper's windows: the first predicts all of its tokens, later ones their last `stride`."""
-    if position < windows.length:
-        return Frame(0, 0, windows.length)
-    first = windows.length + (position - windows.length) // windows.stride * windows.stride
-    return Frame(first + windows.stride - windows.length, first, first + windows.stride)
-
-
-def segment_at(position: int, windows: Windows) -> Frame:
-    """Segments between two looks into a store: every `stride` tokens, and at powers of two before the first stride.
-
-    A short text is helped too: it is looked up after 8, 16, 32 ... tokens.
-    """
-    if position >= windows.stride:
-        first = position // windows.stride * windows.stride
-        until = first + windows.stride
-    else:
-        first, until = 0, min(_FIRST_LOOK, windows.stride)
-        while until <= position:
-            first, until = until, min(2 * until, windows.stride)
-    return Frame(max(0, until - windows.length), first, until)
+    @property
+    def states(self) -> slice[int, int, None]:
+        """Where in the window their states are: each lies one place before the token it predicts."""
+        return slice(self.targets.start - 1 - self.start, self.until - 1 - self.start)
 
 
-def frames(tokens: int, windows: Windows, *, segments: bool = False) -> Iterator[Frame]:
-    """The frames of a text, one after the other; the last one may reach beyond its end."""
-    at = segment_at if segments else window_at
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a text is cut: window length, and how many tokens a later window predicts (so that some context is left)."""
+
+    length: int = 1024
+    stride: int = 512
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stride < self.length:
+            raise SiloError("usage", f"a stride of {self.stride} does not fit windows of {self.length}")
+
+    def within(self, context: int) -> Windows:
+        """These windows, or windows of the same shape that fit a shorter context."""
+        return self if self.length <= context else Windows(context, max(1, self.stride * context // self.length))
+
+    def at(self, position: int) -> Window:
+        """The window that predicts the token at a position."""
+        if position < self.length:
+            return Window(0, 0, self.length)
+        first = self.length + (position - self.length) // self.stride * self.stride
+        return Window(first + self.stride - self.length, first, first + self.stride)
+
+    def segment_at(self, position: int) -> Window:
+        """The segment that predicts a token where a store is looked up between segments, as RIC does.
+
+        Lookups are every `stride` tokens, and at powers of two before the first stride: a short text is helped too,
+        after 8, 16, 32 ... tokens.
+        """
+        if position >= self.stride:
+            first = position // self.stride * self.stride
+            until = first + self.stride
+        else:
+            first, until = 0, min(_FIRST_LOOKUP, self.stride)
+            while until <= position:
+                first, until = until, min(2 * until, self.stride)
+        return Window(max(0, until - self.length), first, until)
+
+    def over(self, tokens: int) -> Iterator[Window]:
+        """The windows of a whole text, one after the other; the last one ends with it."""
+        return cover(tokens, self.at)
+
+
+def cover(tokens: int, window_at: Callable[[int], Window]) -> Iterator[Window]:
+    """The windows of a whole text, `window_at` being the one that predicts a position; the last ends with the text."""
     position = 0
     while position < tokens:
-        frame = at(position, windows)
-        yield frame
-        position = frame.until
+        window = window_at(position)
+        yield Window(window.start, window.first, min(window.until, tokens))
+        position = window.until

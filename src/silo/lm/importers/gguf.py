@@ -166,15 +166,17 @@ _KINDS: dict[int, tuple[str, np.dtype[Any], Any]] = {
 }
 
 
-def make_network(content: Gguf, *, begin: int) -> Any:
+def build_llama(content: Gguf, *, begin: int) -> Any:
     """The LLaMA network a file describes, in fp32."""
     facts = content.facts
     if facts.get("general.architecture") != "llama":
         raise SiloError("not-a-model", f"the file holds a {facts.get('general.architecture')!r}, only llama is read")
     try:
-        config = _config(content, begin)
+        config = _make_config(content, begin)
         heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads or 0}
-        renamed = {_name(name): _turned_back(name, value, heads) for name, value in content.weights.items()}
+        renamed = {
+            _translate_name(name): _separate_channels(name, value, heads) for name, value in content.weights.items()
+        }
         with torch.random.fork_rng(devices=[]):  # the constructor draws weights, all of which are replaced
             network: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         if config.tie_word_embeddings:
@@ -185,37 +187,37 @@ def make_network(content: Gguf, *, begin: int) -> Any:
     return network.eval()
 
 
-def _config(content: Gguf, begin: int) -> LlamaConfig:
-    said = {name.removeprefix("llama."): value for name, value in content.facts.items() if name.startswith("llama.")}
-    heads = said["attention.head_count"]
-    if said.get("rope.dimension_count", said["embedding_length"] // heads) != said["embedding_length"] // heads:
+def _make_config(content: Gguf, begin: int) -> LlamaConfig:
+    llama = {name.removeprefix("llama."): value for name, value in content.facts.items() if name.startswith("llama.")}
+    heads = llama["attention.head_count"]
+    if llama.get("rope.dimension_count", llama["embedding_length"] // heads) != llama["embedding_length"] // heads:
         raise ValueError("only a part of each head is turned")
-    if any(name.startswith("rope.scaling.type") and value != "none" for name, value in said.items()):
+    if any(name.startswith("rope.scaling.type") and value != "none" for name, value in llama.items()):
         raise ValueError("its positions are scaled")
     return LlamaConfig(
         vocab_size=content.weights["token_embd.weight"].shape[0],
-        hidden_size=said["embedding_length"],
-        intermediate_size=said["feed_forward_length"],
-        num_hidden_layers=said["block_count"],
+        hidden_size=llama["embedding_length"],
+        intermediate_size=llama["feed_forward_length"],
+        num_hidden_layers=llama["block_count"],
         num_attention_heads=heads,
-        num_key_value_heads=said.get("attention.head_count_kv", heads),
-        max_position_embeddings=said["context_length"],
-        rms_norm_eps=said["attention.layer_norm_rms_epsilon"],
-        rope_parameters={"rope_type": "default", "rope_theta": float(said.get("rope.freq_base", 10000.0))},
+        num_key_value_heads=llama.get("attention.head_count_kv", heads),
+        max_position_embeddings=llama["context_length"],
+        rms_norm_eps=llama["attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": float(llama.get("rope.freq_base", 10000.0))},
         tie_word_embeddings="output.weight" not in content.weights,
         bos_token_id=begin,
         eos_token_id=begin,
     )
 
 
-def _name(name: str) -> str:
+def _translate_name(name: str) -> str:
     if name in _TOP:
         return _TOP[name]
     _, layer, inside = name.split(".", 2)
     return f"model.layers.{int(layer)}.{_IN_LAYER[inside]}"
 
 
-def _turned_back(name: str, value: Floats, heads: Mapping[str, int]) -> torch.Tensor:
+def _separate_channels(name: str, value: Floats, heads: Mapping[str, int]) -> torch.Tensor:
     """GGUF puts the two channels that turn together side by side; transformers puts them half a head apart."""
     count = next((count for ending, count in heads.items() if name.endswith(ending)), 0)
     if count:
@@ -231,18 +233,18 @@ def write_tokenizer(content: Gguf, folder: Path) -> Path:
         "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
         "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
     }
-    kind, split = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre", "gpt-2")
-    whole = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id"} <= facts.keys()
-    if kind != "gpt2" or split not in splitters or not whole:
+    model, split = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre", "gpt-2")
+    complete = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id"} <= facts.keys()
+    if model != "gpt2" or split not in splitters or not complete:
         hint = "pass --tokenizer with the model's tokenizer.json"
-        raise SiloError("not-a-model", f"the file's tokenizer ({kind}, {split}) is not one silo can write", hint)
+        raise SiloError("not-a-model", f"the file's tokenizer ({model}, {split}) is not one silo can write", hint)
     tokens = facts["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ", 1)) for pair in facts["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters[split])
     tokenizer.decoder = decoders.ByteLevel()
     types = facts.get("tokenizer.ggml.token_type", [])
-    marks = [token for token, said in zip(tokens, types, strict=False) if said == _CONTROL_TOKEN]
+    marks = [token for token, kind in zip(tokens, types, strict=False) if kind == _CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
     begin = "<|endoftext|>" if "<|endoftext|>" in tokens else tokens[facts["tokenizer.ggml.bos_token_id"]]
     save_tokenizer(tokenizer, folder, begin)

@@ -19,7 +19,8 @@ import torch
 from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256, fingerprint
 from silo.lm.importers import gguf, openlm
-from silo.lm.model import UNVERIFIED, LanguageModel, load_network, require_safetensors, save_model
+from silo.lm.manifest import UNVERIFIED, require_safetensors
+from silo.lm.model import LanguageModel, load_network, save_model
 from silo.lm.network import parameter_count
 from silo.lm.tokenizer import FILE
 from silo.text.tokenizer import load_tokenizer
@@ -30,7 +31,7 @@ _PUBLISHED = "openlm"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _SourceModel:
     """A network that was read, its tokenizer file, and what the manifest says of where it came from."""
 
     network: Any
@@ -58,11 +59,11 @@ def import_model(
         path = _download(source, allow_download)
     if not path.exists():
         raise SiloError("input-missing", f"there is no model at {source}")
-    given = tokenizer / FILE if tokenizer and tokenizer.is_dir() else tokenizer
+    tokenizer_file = tokenizer / FILE if tokenizer and tokenizer.is_dir() else tokenizer
     with tempfile.TemporaryDirectory() as scratch:
-        found = _read(path, position, given, Path(scratch))
-        _check(found)
-        save_model(found.network, found.tokenizer, out, _manifest(found, source))
+        model = _read(path, position, tokenizer_file, Path(scratch))
+        _check(model)
+        save_model(model.network, model.tokenizer, out, _manifest(model, source))
     return LanguageModel.open(out)
 
 
@@ -82,7 +83,7 @@ def _download(source: str, allowed: bool) -> Path:
     return folder
 
 
-def _read(path: Path, position: str | None, tokenizer: Path | None, scratch: Path) -> _Found:
+def _read(path: Path, position: str | None, tokenizer: Path | None, scratch: Path) -> _SourceModel:
     if path.is_file() and path.suffix != ".gguf":
         return _read_openlm(path, _settings(path.parent), position, tokenizer)
     if (path / MANIFEST).exists():
@@ -96,13 +97,13 @@ def _read(path: Path, position: str | None, tokenizer: Path | None, scratch: Pat
     return _read_gguf(path, tokenizer, scratch) if path.is_file() else _read_hugging_face(path, tokenizer)
 
 
-def _read_hugging_face(path: Path, tokenizer: Path | None) -> _Found:
+def _read_hugging_face(path: Path, tokenizer: Path | None) -> _SourceModel:
     require_safetensors(path)
     file = tokenizer or path / FILE
     if not file.is_file():
         raise SiloError("not-a-model", f"{path} has no {FILE}", "pass --tokenizer with the model's tokenizer.json")
     files = [item for item in sorted(path.iterdir()) if item.suffix in (".json", ".safetensors")]
-    return _Found(load_network(path), file, _source("hugging-face", files))
+    return _SourceModel(load_network(path), file, _source("hugging-face", files))
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _only_checkpoint(folder: Path) -> Path:
     return files[0]
 
 
-def _read_openlm(file: Path, settings: dict[str, Any], position: str | None, tokenizer: Path | None) -> _Found:
+def _read_openlm(file: Path, settings: dict[str, Any], position: str | None, tokenizer: Path | None) -> _SourceModel:
     if file.suffix not in (*_CHECKPOINTS, ".safetensors"):
         raise SiloError("not-a-model", f"{file} is neither a model directory nor a checkpoint")
     beside = tokenizer or file.with_name(FILE)
@@ -136,40 +137,40 @@ def _read_openlm(file: Path, settings: dict[str, Any], position: str | None, tok
     position = position or "none"
     begin = load_tokenizer(str(beside)).begin
     network = openlm.convert(openlm.read_checkpoint(file), settings, position=position, begin=begin)
-    return _Found(network, beside, {**_source("openlm", [file]), "position": position})
+    return _SourceModel(network, beside, {**_source("openlm", [file]), "position": position})
 
 
-def _read_gguf(file: Path, tokenizer: Path | None, scratch: Path) -> _Found:
+def _read_gguf(file: Path, tokenizer: Path | None, scratch: Path) -> _SourceModel:
     content = gguf.read_gguf(file)
     tokenizer = tokenizer or gguf.write_tokenizer(content, scratch)
-    network = gguf.make_network(content, begin=load_tokenizer(str(tokenizer)).begin)
-    return _Found(network, tokenizer, _source("gguf", [file]))
+    network = gguf.build_llama(content, begin=load_tokenizer(str(tokenizer)).begin)
+    return _SourceModel(network, tokenizer, _source("gguf", [file]))
 
 
 def _source(kind: str, files: list[Path]) -> dict[str, Any]:
     return {"kind": kind, "fingerprint": fingerprint({item.name: file_sha256(item) for item in files})}
 
 
-def _check(found: _Found) -> None:
+def _check(model: _SourceModel) -> None:
     """Refuse a tokenizer that does not fit, and weights that do not compute."""
-    tokenizer = load_tokenizer(str(found.tokenizer))
-    rows = int(found.network.get_input_embeddings().weight.shape[0])
+    tokenizer = load_tokenizer(str(model.tokenizer))
+    rows = int(model.network.get_input_embeddings().weight.shape[0])
     if tokenizer.vocabulary > rows:
         hint = "pass --tokenizer with the tokenizer the model was trained with"
         raise SiloError("not-a-model", f"the tokenizer has {tokenizer.vocabulary} ids, the network only {rows}", hint)
     with torch.inference_mode():
         ids = torch.tensor([[tokenizer.begin] * 2])
-        if not found.network.eval()(input_ids=ids, use_cache=False).logits.isfinite().all():
+        if not model.network.eval()(input_ids=ids, use_cache=False).logits.isfinite().all():
             raise SiloError("not-a-model", "the network answers with numbers that are not finite")
 
 
-def _manifest(found: _Found, source: str) -> dict[str, Any]:
+def _manifest(model: _SourceModel, source: str) -> dict[str, Any]:
     """What is known of an imported model: where it came from, and that nobody said what it was trained on."""
     name = source if _HUB_ID.fullmatch(source) and not Path(source).exists() else Path(source).name
     return {
         **UNVERIFIED,
         "origin": "imported",
-        "source": {**found.source, "name": name},
-        "architecture": found.network.config.model_type,
-        "parameters": parameter_count(found.network),
+        "source": {**model.source, "name": name},
+        "architecture": model.network.config.model_type,
+        "parameters": parameter_count(model.network),
     }

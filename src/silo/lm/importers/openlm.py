@@ -78,16 +78,16 @@ def convert(weights: Weights, settings: Mapping[str, Any], *, position: str, beg
     missing = [name for name in ("tok_embeddings.weight", "output.weight", "norm.weight") if name not in weights]
     if missing:
         raise SiloError("not-a-model", f"the checkpoint is not in OpenLM's layout: it has no {missing[0]}")
-    renamed = dict(_renamed(weights))
+    renamed = dict(_rename_weights(weights))
     vocabulary, width = weights["tok_embeddings.weight"].shape
-    layers = 1 + max((int(found[1]) for name in weights if (found := _LAYER.fullmatch(name))), default=-1)
+    layers = 1 + max((int(layer[1]) for name in weights if (layer := _LAYER.fullmatch(name))), default=-1)
     config = StableLmConfig(
         vocab_size=vocabulary,
         hidden_size=width,
-        intermediate_size=_feed_forward(renamed),
+        intermediate_size=_feed_forward_width(renamed),
         num_hidden_layers=layers,
-        num_attention_heads=_heads(weights, settings, width),
-        num_key_value_heads=_heads(weights, settings, width),
+        num_attention_heads=_count_heads(weights, settings, width),
+        num_key_value_heads=_count_heads(weights, settings, width),
         max_position_embeddings=int(settings.get("seq_len", _USUAL_CONTEXT)),
         layer_norm_eps=1e-5,
         rope_parameters={
@@ -106,7 +106,7 @@ def convert(weights: Weights, settings: Mapping[str, Any], *, position: str, beg
     return network
 
 
-def _renamed(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+def _rename_weights(weights: Weights) -> Iterator[tuple[str, Tensor]]:
     """Every weight under its name in StableLM; packed ones are taken apart."""
     for name, value in weights.items():
         if _ROTARY_TABLE.search(name):
@@ -122,14 +122,14 @@ def _renamed(weights: Weights) -> Iterator[tuple[str, Tensor]]:
             raise SiloError("not-a-model", f"the checkpoint holds {name}, which no published SILO model has")
 
 
-def _feed_forward(renamed: Weights) -> int:
+def _feed_forward_width(renamed: Weights) -> int:
     gate = renamed.get("model.layers.0.mlp.gate_proj.weight")
     if gate is None:
         raise SiloError("not-a-model", "the checkpoint is not in OpenLM's layout: it has no feed_forward.w12.weight")
     return int(gate.shape[0])
 
 
-def _heads(weights: Weights, settings: Mapping[str, Any], width: int) -> int:
+def _count_heads(weights: Weights, settings: Mapping[str, Any], width: int) -> int:
     """Attention heads: as the settings say, else from the rotary table (half a head long), else of the usual width."""
     if settings.get("n_heads"):
         return int(settings["n_heads"])

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from silo.files import commit, read_json, remove_tree, sync_file, write_json
-from silo.lm.training.distributed import Crew, part_of
+from silo.lm.training.distributed import ProcessGroup, shard_like
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class State:
         return False
 
 
-def save_weights(folder: Path, network: Any, crew: Crew) -> None:
+def save_weights(folder: Path, network: Any, group: ProcessGroup) -> None:
     """Replace a folder that holds weights alone."""
-    fresh = _fresh(folder, crew)
-    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
-    if crew.leads:
+    fresh = _empty_folder(folder, group)
+    _write_tensors(fresh / "weights.safetensors", network.named_parameters(), group)
+    if group.is_leader:
         _swap(fresh, folder)
 
 
@@ -59,64 +59,64 @@ def load_weights(folder: Path, network: Any) -> None:
     """Put saved weights back."""
     with safe_open(folder / "weights.safetensors", "pt") as weights, torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.copy_(part_of(weights.get_tensor(name), parameter))
+            parameter.copy_(shard_like(weights.get_tensor(name), parameter))
 
 
-def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, crew: Crew) -> None:
+def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, group: ProcessGroup) -> None:
     """Write everything a run needs to go on, then swap it with the last checkpoint."""
-    fresh = _fresh(folder, crew)
-    _write(fresh / "weights.safetensors", network.named_parameters(), crew)
+    fresh = _empty_folder(folder, group)
+    _write_tensors(fresh / "weights.safetensors", network.named_parameters(), group)
     moments = (
         (f"{name}.{key}", value)
         for name, parameter in network.named_parameters()
         for key, value in optimiser.state[parameter].items()
     )
-    _write(fresh / "optimiser.safetensors", moments, crew)
-    if crew.leads:
+    _write_tensors(fresh / "optimiser.safetensors", moments, group)
+    if group.is_leader:
         best = None if math.isinf(state.best_loss) else state.best_loss
         write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
         _swap(fresh, folder)
 
 
-def resume(folder: Path, network: Any, optimiser: Any) -> State:
+def load_checkpoint(folder: Path, network: Any, optimiser: Any) -> State:
     """The state of the last checkpoint, with weights and optimiser put back; a fresh state if there is none."""
-    found = next((place for place in (folder, _old(folder)) if (place / "state.json").exists()), None)
-    if found is None:
+    last = next((place for place in (folder, _old_folder(folder)) if (place / "state.json").exists()), None)
+    if last is None:
         return State()
-    load_weights(found, network)
+    load_weights(last, network)
     parameters = dict(network.named_parameters())
-    with safe_open(found / "optimiser.safetensors", "pt") as moments:
+    with safe_open(last / "optimiser.safetensors", "pt") as moments:
         for name in moments.keys():  # noqa: SIM118
             owner, _, key = name.rpartition(".")
-            optimiser.state[parameters[owner]][key] = part_of(moments.get_tensor(name), parameters[owner])
-    plain = read_json(found / "state.json")
+            optimiser.state[parameters[owner]][key] = shard_like(moments.get_tensor(name), parameters[owner])
+    plain = read_json(last / "state.json")
     plain["best_loss"] = math.inf if plain["best_loss"] is None else plain["best_loss"]
     return State(**plain)
 
 
-def _old(folder: Path) -> Path:
+def _old_folder(folder: Path) -> Path:
     return folder.with_name(folder.name + ".old")
 
 
-def _fresh(folder: Path, crew: Crew) -> Path:
+def _empty_folder(folder: Path, group: ProcessGroup) -> Path:
     fresh = folder.with_name(folder.name + ".fresh")
-    if crew.leads:
+    if group.is_leader:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
     return fresh
 
 
-def _write(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], crew: Crew) -> None:
-    whole = crew.whole(tensors)
-    if crew.leads:
-        save_file(whole, path)
+def _write_tensors(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], group: ProcessGroup) -> None:
+    tensors_in_full = group.gather_full(tensors)
+    if group.is_leader:
+        save_file(tensors_in_full, path)
         sync_file(path)
 
 
 def _swap(fresh: Path, folder: Path) -> None:
     """At every instant the old or the new content lies under `folder` or `folder.old`."""
-    remove_tree(_old(folder))
+    remove_tree(_old_folder(folder))
     if folder.exists():
-        commit(folder, _old(folder))
+        commit(folder, _old_folder(folder))
     commit(fresh, folder)
-    remove_tree(_old(folder))
+    remove_tree(_old_folder(folder))

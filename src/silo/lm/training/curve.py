@@ -24,7 +24,7 @@ def curve_png(state: State, title: str) -> bytes:
     tokens = [point[0] / 1e6 for point in state.losses]
     losses = [point[1] for point in state.losses]
     axes.plot(tokens, losses, color="#9ecae1", linewidth=0.8, label="training, each step")
-    axes.plot(tokens, smoothed(losses), color="#0072b2", linewidth=1.6, label="training, smoothed")
+    axes.plot(tokens, smooth(losses), color="#0072b2", linewidth=1.6, label="training, smoothed")
     if state.validations:
         points = [(item["tokens"] / 1e6, item["loss"]) for item in state.validations]
         axes.plot(
@@ -41,7 +41,7 @@ def curve_png(state: State, title: str) -> bytes:
     return _png(figure)
 
 
-def smoothed(values: list[float], *, keep: float = 0.9) -> list[float]:
+def smooth(values: list[float], *, keep: float = 0.9) -> list[float]:
     """An exponential mean that does not lean on its first value."""
     mean, weight, out = 0.0, 0.0, []
     for value in values:
@@ -63,6 +63,6 @@ def _log(values: Any) -> Any:
 
 
 def _png(figure: Any) -> bytes:
-    held = io.BytesIO()
-    figure.savefig(held, format="png", dpi=120, metadata={"Software": None})
-    return held.getvalue()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    return buffer.getvalue()

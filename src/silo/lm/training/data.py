@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silo.corpus.corpus import Corpus
 from silo.corpus.workers import Memory, Unit, run, tick
 from silo.errors import SiloError
-from silo.lm.firewall import SEEN, Permit, checked_documents, permitted
+from silo.lm.firewall import SEEN, Permit, checked_documents, permitted_shards
 from silo.progress import Advance
 from silo.records import Document
 from silo.text.normalise import text_hash
@@ -49,16 +49,16 @@ class Stream:
 
     def documents_in(self, numbers: Iterable[int], length: int) -> set[int]:
         """The documents of which any token is an input or target of these sequences."""
-        found: set[int] = set()
+        documents: set[int] = set()
         for number in numbers:
             first, last = number * length, number * length + length
             low = int(np.searchsorted(self.starts, first, side="right")) - 1
             high = int(np.searchsorted(self.starts, last, side="right"))
-            found.update(range(max(low, 0), high))
-        return found
+            documents.update(range(max(low, 0), high))
+        return documents
 
 
-def prepare(
+def prepare_streams(
     corpus: Corpus, permit: Permit, tokenizer_path: str, directory: Path, *, advance: Advance, workers: int = 1
 ) -> dict[str, Stream]:
     """Tokenise what a run may use, one stream per domain; what is already there is used again.
@@ -66,10 +66,10 @@ def prepare(
     Every document passes the firewall here, whether its tokens are made anew or taken from the corpus.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    wanted = {shard.stem for shard in permitted(corpus, permit)}
+    permitted_stems = {shard.stem for shard in permitted_shards(corpus, permit)}
     sizes: dict[str, int] = {}
     for item in corpus.manifest["shards"]:
-        if item["stem"] in wanted:
+        if item["stem"] in permitted_stems:
             sizes[item["domain"]] = sizes.get(item["domain"], 0) + item["bytes"]
     stems = {domain: directory / f"{number:04d}" for number, domain in enumerate(sorted(sizes))}
     units = [
@@ -78,7 +78,7 @@ def prepare(
     ]
     run("tokenise", tokenise_domain, units, workers=workers, advance=advance, memory=Memory())
     dtype = token_dtype(load_tokenizer(tokenizer_path).vocabulary)
-    opened = {domain: _open(stem, domain, dtype) for domain, stem in stems.items()}
+    opened = {domain: _open_stream(stem, domain, dtype) for domain, stem in stems.items()}
     streams = {domain: stream for domain, stream in opened.items() if len(stream.documents)}
     if not streams:
         raise SiloError("input-empty", "no document of the corpus may be used for this model")
@@ -157,7 +157,7 @@ class _StreamWriter:
         np.save(self._stem.with_suffix(".documents.npy"), rows, allow_pickle=False)
 
 
-def _open(stem: Path, domain: str, dtype: np.dtype[Any]) -> Stream:
+def _open_stream(stem: Path, domain: str, dtype: np.dtype[Any]) -> Stream:
     path = stem.with_suffix(".tokens")
     tokens = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
     starts, documents = (np.load(stem.with_suffix(f".{name}.npy")) for name in ("starts", "documents"))
@@ -183,16 +183,16 @@ class Plan:
         ]
         return np.stack(rows)
 
-    def visited(self, streams: Mapping[str, Stream], upto: int, length: int) -> list[tuple[str, bytes]]:
+    def visited_documents(self, streams: Mapping[str, Stream], upto: int, length: int) -> list[tuple[str, bytes]]:
         """(id, text hash) of every document that the first `upto` sequences touch."""
-        found: list[tuple[str, bytes]] = []
+        documents: list[tuple[str, bytes]] = []
         for at, domain in enumerate(self.domains):
-            mine = self.number_of[:upto][self.domain_of[:upto] == at]
+            numbers = self.number_of[:upto][self.domain_of[:upto] == at]
             stream = streams[domain]
-            for row in stream.documents_in(np.unique(mine).tolist(), length):
+            for row in stream.documents_in(np.unique(numbers).tolist(), length):
                 entry = stream.documents[row]
-                found.append((entry["id"].tobytes().hex(), entry["text"].tobytes()))
-        return found
+                documents.append((entry["id"].tobytes().hex(), entry["text"].tobytes()))
+        return documents
 
 
 def make_plan(
@@ -203,18 +203,18 @@ def make_plan(
     if not domains:
         raise SiloError("input-empty", f"no domain has a whole sequence of {length + 1} tokens")
     sizes = np.array([streams[domain].sequences(length) for domain in domains], dtype=np.float64)
-    wanted = sizes * np.array([weights.get(domain, 1.0) for domain in domains])
-    counts = _shared_out(wanted / wanted.sum(), sequences)
+    shares = sizes * np.array([weights.get(domain, 1.0) for domain in domains])
+    counts = _apportion(shares / shares.sum(), sequences)
     rng = np.random.default_rng([seed, length])
     domain_of = np.repeat(np.arange(len(domains), dtype=np.uint16), counts)
     rng.shuffle(domain_of)
     number_of = np.empty(len(domain_of), dtype=np.uint32)
     for at, count in enumerate(counts.tolist()):
-        number_of[domain_of == at] = _epochs(int(sizes[at]), count, np.random.default_rng([seed, length, at]))
+        number_of[domain_of == at] = _draw_epochs(int(sizes[at]), count, np.random.default_rng([seed, length, at]))
     return Plan(domains, domain_of, number_of)
 
 
-def _shared_out(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+def _apportion(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     """Whole numbers that add up to `total`, each within one of its share."""
     exact = shares * total
     counts = np.floor(exact).astype(np.int64)
@@ -223,7 +223,7 @@ def _shared_out(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     return counts
 
 
-def _epochs(size: int, count: int, rng: np.random.Generator) -> NDArray[np.uint32]:
+def _draw_epochs(size: int, count: int, rng: np.random.Generator) -> NDArray[np.uint32]:
     """`count` numbers below `size`: one shuffled pass after the other."""
     passes = [rng.permutation(size) for _ in range(-(-count // size))] if count else []
     return np.concatenate([np.empty(0, dtype=np.int64), *passes])[:count].astype(np.uint32)

@@ -16,28 +16,28 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from silo.lm.cores import cores, each_on_a_core
+from silo.lm.parallel import core_count, map_on_cores
 
 Batch = tuple[torch.Tensor, float]
 """Rows of tokens, and the weight of their mean loss."""
 
 
-class Crew:
-    """Who takes part in a run, and what they must do together."""
+class ProcessGroup:
+    """The processes that train together, as one of them sees it, and what they must do at the same time."""
 
     def __init__(self, *, shard: bool = False) -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = rank()
-        self._accelerator: Any = _join(shard) if self.world > 1 else None
+        self._accelerator: Any = _join(shard) if self.world_size > 1 else None
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.rank == 0
 
     @property
     def cores(self) -> int:
         """How many batches this process works on at a time; several processes take one each."""
-        return 1 if self._accelerator else cores()
+        return 1 if self._accelerator else core_count()
 
     def wait(self) -> None:
         if self._accelerator:
@@ -62,7 +62,7 @@ class Crew:
 
         total = torch.zeros(())
         for first in range(0, len(batches), self.cores):
-            for loss, gradients in each_on_a_core(differentiate, batches[first : first + self.cores]):
+            for loss, gradients in map_on_cores(differentiate, batches[first : first + self.cores]):
                 total += loss
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
@@ -77,10 +77,10 @@ class Crew:
 
     def clip_gradients(self, network: Any, norm: float) -> float:
         """Scale all gradients down to that norm together; returns the norm they had."""
-        return float(_full(torch.nn.utils.clip_grad_norm_(network.parameters(), norm)))
+        return float(_gather(torch.nn.utils.clip_grad_norm_(network.parameters(), norm)))
 
     @contextmanager
-    def gathered(self, objective: Any) -> Iterator[None]:
+    def unshard_outer(self, objective: Any) -> Iterator[None]:
         """Meanwhile the network can be called by itself: a layer gathers its own weights, this the ones outside."""
         sharded = isinstance(objective, FSDPModule)
         if sharded:
@@ -89,25 +89,25 @@ class Crew:
         if sharded:
             objective.reshard()
 
-    def whole(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    def gather_full(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         """All tensors in full for the leader, none for the others."""
-        found = {}
+        gathered = {}
         for name, tensor in tensors:
-            full = _full(tensor.detach())
-            if self.leads:
-                found[name] = full.contiguous()
-        return found
+            full = _gather(tensor.detach())
+            if self.is_leader:
+                gathered[name] = full.contiguous()
+        return gathered
 
-    def ordinary(self, network: Any) -> Any:
+    def unsharded(self, network: Any) -> Any:
         """The network as a single process would hold it, for the leader to save."""
         if not any(isinstance(item, DTensor) for item in network.parameters()):
             return network
-        weights = self.whole(network.named_parameters())
+        weights = self.gather_full(network.named_parameters())
         with torch.device("meta"):
-            made = type(network)(network.config)
-        made.load_state_dict(weights, assign=True, strict=False)  # tied weights have one name here and two there
-        made.tie_weights()
-        return made
+            copy = type(network)(network.config)
+        copy.load_state_dict(weights, assign=True, strict=False)  # tied weights have one name here and two there
+        copy.tie_weights()
+        return copy
 
 
 def rank() -> int:
@@ -115,7 +115,7 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def part_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor laid out and placed as `like`: if that is sharded, the part of it that this process holds."""
     tensor = tensor.to(like.device)
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
@@ -124,7 +124,7 @@ def part_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return part.clone()  # a view would keep the whole tensor in memory
 
 
-def _full(tensor: torch.Tensor) -> torch.Tensor:
+def _gather(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -41,11 +41,11 @@ class _HeadLoss(torch.autograd.Function):
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         for first in range(0, len(targets), rows):
-            part, wanted = hidden[first : first + rows], targets[first : first + rows, None]
+            part, target = hidden[first : first + rows], targets[first : first + rows, None]
             gradient = torch.softmax((part @ weight.t()).float(), dim=1)
-            right = gradient.gather(1, wanted)
-            total -= right.clamp_min(_SMALLEST).log().sum()
-            gradient.scatter_(1, wanted, right - 1.0)
+            target_probability = gradient.gather(1, target)
+            total -= target_probability.clamp_min(_SMALLEST).log().sum()
+            gradient.scatter_(1, target, target_probability - 1.0)
             gradient = gradient.to(weight.dtype)
             torch.mm(gradient, weight, out=to_hidden[first : first + rows])
             to_weight.addmm_(gradient.t(), part)

@@ -24,14 +24,15 @@ from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
 from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_rows
-from silo.lm.model import model_fingerprint, open_manifest, save_model
+from silo.lm.manifest import model_fingerprint, open_manifest
+from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
 from silo.lm.scoring import Text
 from silo.lm.tokenizer import train_tokenizer
-from silo.lm.training.checkpoint import State, load_weights, resume, save_checkpoint, save_weights
+from silo.lm.training.checkpoint import State, load_checkpoint, load_weights, save_checkpoint, save_weights
 from silo.lm.training.curve import curve_json, curve_png
-from silo.lm.training.data import Plan, Stream, make_plan, prepare
-from silo.lm.training.distributed import Batch, Crew
+from silo.lm.training.data import Plan, Stream, make_plan, prepare_streams
+from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.validation import mean_losses, validation_streams
 from silo.progress import Advance
@@ -83,7 +84,7 @@ class _Run:
     plan: Plan
     validation: dict[str, Text]
     state: State
-    crew: Crew
+    group: ProcessGroup
     tokenizer: Path
 
     @property
@@ -100,24 +101,24 @@ def train(
         raise SiloError("out-exists", f"{out} holds a model already", "choose another --out")
     permit = Permit.of(recipe.tiers, reference=recipe.reference)
     corpus = Corpus.open(base / recipe.corpus)
-    crew = Crew(shard=recipe.shard)
+    group = ProcessGroup(shard=recipe.shard)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    shape = Shape.of(recipe, recipe.context or find_preset(recipe.preset).context, crew.world, crew.cores)
+    shape = Shape.of(recipe, recipe.context or find_preset(recipe.preset).context, group.world_size, group.cores)
     place = _place(out)
     place.mkdir(parents=True, exist_ok=True)
-    with exclusive(place / f"lock-{crew.rank}"):
-        if crew.leads:
+    with exclusive(place / f"lock-{group.rank}"):
+        if group.is_leader:
             _continue_or_restart(recipe, shape, corpus, place)
-        crew.wait()
-        run = _start(recipe, shape, out, base, advance, permit, corpus, crew)
+        group.wait()
+        run = _start(recipe, shape, out, base, advance, permit, corpus, group)
         done = _loop(run, stop_after)
         if not done:
             return {"finished": False, "step": run.state.step, "steps": run.shape.steps}
-        run.network = crew.ordinary(run.network)
-        summary = _finish(run, corpus, permit) if crew.leads else {}
-        crew.wait()
-    if crew.leads:
+        run.network = group.unsharded(run.network)
+        summary = _finish(run, corpus, permit) if group.is_leader else {}
+        group.wait()
+    if group.is_leader:
         remove_tree(place)
     return summary
 
@@ -146,18 +147,18 @@ def _start(
     advance: Advance,
     permit: Permit,
     corpus: Corpus,
-    crew: Crew,
+    group: ProcessGroup,
 ) -> _Run:
     place = _place(out)
-    tokenizer_file = _tokenizer(recipe, base, permit, corpus, place, crew, advance)
+    tokenizer_file = _tokenizer(recipe, base, permit, corpus, place, group, advance)
     tokenizer = load_tokenizer(str(tokenizer_file))
-    if not crew.leads:
-        crew.wait()
+    if not group.is_leader:
+        group.wait()
     workers = len(os.sched_getaffinity(0))
-    streams = prepare(corpus, permit, str(tokenizer_file), place / "tokens", advance=advance, workers=workers)
-    if crew.leads:
+    streams = prepare_streams(corpus, permit, str(tokenizer_file), place / "tokens", advance=advance, workers=workers)
+    if group.is_leader:
         corpus.verify()
-        crew.wait()
+        group.wait()
     weights = _weights(recipe, corpus)
     plan = make_plan(
         streams, sequences=shape.steps * shape.per_step, length=shape.length, weights=weights, seed=recipe.seed
@@ -169,8 +170,8 @@ def _start(
     if recipe.gradient_checkpointing:
         network.gradient_checkpointing_enable()
     network.train()
-    objective, optimiser = crew.wrap(Objective(network), _optimiser(network, recipe))
-    state = resume(place / "checkpoint", network, optimiser)
+    objective, optimiser = group.wrap(Objective(network), _optimiser(network, recipe))
+    state = load_checkpoint(place / "checkpoint", network, optimiser)
     files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
     validation = validation_streams(files, recipe.validation_tokens, tokenizer)
     return _Run(
@@ -185,7 +186,7 @@ def _start(
         plan,
         validation,
         state,
-        crew,
+        group,
         tokenizer_file,
     )
 
@@ -207,7 +208,7 @@ def _weights(recipe: TrainRecipe, corpus: Corpus) -> dict[str, float]:
 
 
 def _tokenizer(
-    recipe: TrainRecipe, base: Path, permit: Permit, corpus: Corpus, place: Path, crew: Crew, advance: Advance
+    recipe: TrainRecipe, base: Path, permit: Permit, corpus: Corpus, place: Path, group: ProcessGroup, advance: Advance
 ) -> Path:
     """The tokenizer of the recipe, or one learned from the permitted part of the corpus."""
     if recipe.tokenizer:
@@ -217,7 +218,7 @@ def _tokenizer(
     if beyond := set(tiers) - set(recipe.tiers):
         raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
     folder = place / "tokenizer"
-    if crew.leads and not (folder / DOCUMENTS).exists():
+    if group.is_leader and not (folder / DOCUMENTS).exists():
         remove_tree(folder)
         learned = train_tokenizer(
             corpus,
@@ -228,7 +229,7 @@ def _tokenizer(
             reference=permit.reference and Tier.restricted in tiers,
         )
         np.save(folder / DOCUMENTS, seen_rows(learned.documents, TOKENIZER), allow_pickle=False)
-    crew.wait()
+    group.wait()
     return folder / "tokenizer.json"
 
 
@@ -266,14 +267,14 @@ def _loop(run: _Run, stop_after: int | None) -> bool:
         rate = (step - first) * run.shape.step_tokens / (time.perf_counter() - begun)
         run.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", step, run.shape.steps)
         if run.validation and (step % every["evaluate_every"] == 0 or step == run.shape.steps):
-            with run.crew.gathered(run.objective):
+            with run.group.unshard_outer(run.objective):
                 losses = mean_losses(run.network, run.validation, run.shape.length)
             if run.state.note_validation(losses, tokens, choosing=set(run.streams)):
-                save_weights(run.place / "best", run.network, run.crew)
+                save_weights(run.place / "best", run.network, run.group)
             if run.recipe.patience and run.state.worse >= run.recipe.patience:
                 return True
         if step % every["checkpoint_every"] == 0:
-            save_checkpoint(run.place / "checkpoint", run.network, run.optimiser, run.state, run.crew)
+            save_checkpoint(run.place / "checkpoint", run.network, run.optimiser, run.state, run.group)
         if stop_after is not None and step - first >= stop_after and step < run.shape.steps:
             return False
     return True
@@ -291,13 +292,13 @@ def _step(run: _Run) -> float:
         group["lr"] = rate
     run.optimiser.zero_grad(set_to_none=True)
     try:
-        total = run.crew.add_gradients(run.objective, list(_batches(run)))
-        norm = run.crew.clip_gradients(run.network, run.recipe.clip)
+        total = run.group.add_gradients(run.objective, list(_batches(run)))
+        norm = run.group.clip_gradients(run.network, run.recipe.clip)
     except RuntimeError as error:
         if "allocate" in str(error) or "out of memory" in str(error):
             raise SiloError("out-of-memory", "not enough memory for a step", "lower micro_batch or context") from None
         raise
-    mean = float(run.crew.mean(total))
+    mean = float(run.group.mean(total))
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise SiloError("training-diverged", f"the loss is {mean} at step {state.step}")
     run.optimiser.step()
@@ -307,8 +308,8 @@ def _step(run: _Run) -> float:
 def _batches(run: _Run) -> Iterator[Batch]:
     """The rows of this process in this step, in small batches, each with its share of the whole."""
     shape = run.shape
-    mine = shape.per_step // run.crew.world
-    start = run.state.step * shape.per_step + run.crew.rank * mine
+    mine = shape.per_step // run.group.world_size
+    start = run.state.step * shape.per_step + run.group.rank * mine
     for first in range(start, start + mine, shape.micro):
         places = range(first, min(first + shape.micro, start + mine))
         ids = run.plan.batch(run.streams, places, shape.length).astype(np.int64)
@@ -353,13 +354,13 @@ def _finish(run: _Run, corpus: Corpus, permit: Permit) -> dict[str, Any]:
 
 def _seen(run: _Run, steps: int) -> NDArray[np.void]:
     """Every document that shaped the tokenizer or the weights after so many steps."""
-    visited = run.plan.visited(run.streams, steps * run.shape.per_step, run.shape.length)
+    visited = run.plan.visited_documents(run.streams, steps * run.shape.per_step, run.shape.length)
     learned = run.place / "tokenizer" / DOCUMENTS
     tokenizer = [np.load(learned)] if learned.exists() else []
     return merge_seen(seen_rows(visited, WEIGHTS), *tokenizer)
 
 
 def _npy(rows: NDArray[np.void]) -> bytes:
-    held = io.BytesIO()
-    np.save(held, rows, allow_pickle=False)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    return buffer.getvalue()

@@ -22,10 +22,10 @@ def validation_streams(files: Iterable[Path], tokens: int, tokenizer: Tokenizer)
         for record in read_evaluation(path):
             by_domain.setdefault(record.domain, []).append(record.text)
     share = tokens // max(1, len(by_domain))
-    return {domain: merged_stream(_enough(texts, share), tokenizer) for domain, texts in sorted(by_domain.items())}
+    return {domain: merged_stream(_take_texts(texts, share), tokenizer) for domain, texts in sorted(by_domain.items())}
 
 
-def _enough(texts: list[str], tokens: int) -> Iterator[str]:
+def _take_texts(texts: list[str], tokens: int) -> Iterator[str]:
     """Texts until about so many tokens are together, at four characters a token."""
     room = 4 * tokens
     for text in texts:
@@ -45,10 +45,10 @@ def mean_losses(network: Any, validation: Mapping[str, Text], length: int) -> di
         for start in range(0, len(text.ids) - 1, length):
             window = text.ids[start : start + length + 1].astype(np.int64)
             ids = torch.from_numpy(window).unsqueeze(0).to(network.device)
-            wanted = torch.from_numpy(text.scored[start + 1 : start + length + 1])
+            scored = torch.from_numpy(text.scored[start + 1 : start + length + 1])
             logits = network(input_ids=ids[:, :-1], use_cache=False).logits[0].float()
             each = functional.cross_entropy(logits, ids[0, 1:], reduction="none")
-            total, count = total + float(each[wanted].double().sum()), count + int(wanted.sum())
+            total, count = total + float(each[scored].double().sum()), count + int(scored.sum())
         losses[domain] = total / max(count, 1)
     network.train()
     return losses

@@ -1,0 +1,82 @@
+"""What a model directory says of itself, read without torch: its manifest, its checksums, the key of its codec.
+
+A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
+holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model. `codec/` holds the
+model's codec, and `codec_key` in the manifest the kind of key it was learned for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from silo.errors import SiloError
+from silo.files import MANIFEST, file_sha256, fingerprint, read_manifest
+
+Key = Literal["final", "ffn"]
+
+FORMAT = "silo-model-1"
+UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
+"""The manifest of a Hugging Face directory that silo did not write."""
+
+CODEC_FOLDER = "codec"
+"""Where the codec lies in a model directory."""
+
+_WEIGHTS = ".safetensors"
+
+
+def model_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """The fingerprint of the model a manifest describes."""
+    names = {"config.json", "tokenizer.json"}
+    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
+    return fingerprint(files)
+
+
+def open_manifest(root: Path) -> dict[str, Any]:
+    """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
+    if not root.is_dir():
+        raise SiloError("input-missing", f"there is no directory {root}")
+    if not (root / MANIFEST).exists():
+        require_safetensors(root)
+        return {**UNVERIFIED, "files": file_checksums(root)}
+    manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
+    if manifest.get("format") != FORMAT:
+        raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
+    return manifest
+
+
+def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare every file a manifest names with its checksum."""
+    for name, expected in manifest["files"].items():
+        path = root / name
+        if not path.is_file():
+            raise SiloError("model-damaged", f"{path} is missing")
+        if file_sha256(path) != expected:
+            raise SiloError("model-damaged", f"{path} differs from the manifest")
+
+
+def require_safetensors(root: Path) -> None:
+    """Refuse a directory that is no Hugging Face model, or one whose weights are pickled."""
+    if not (root / "config.json").is_file():
+        raise SiloError("not-a-model", f"{root} has no config.json")
+    if any(root.glob("*" + _WEIGHTS)):
+        return
+    if any(root.glob("*.bin")) or any(root.glob("*.pt")):
+        hint = "pickled weights can run code: save them again as safetensors where you trust them"
+        raise SiloError("not-a-model", f"{root} holds pickled weights only", hint)
+    raise SiloError("not-a-model", f"{root} has no *{_WEIGHTS}")
+
+
+def file_checksums(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a model directory but its manifest."""
+    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
+    return {path.name: file_sha256(path) for path in files}
+
+
+def codec_key(root: Path) -> Key:
+    """The kind of key a model's codec was learned for; `final` where the model does not say."""
+    if not (root / MANIFEST).exists():
+        return "final"
+    key: Key = open_manifest(root).get("codec_key", "final")
+    return key
