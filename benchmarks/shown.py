@@ -17,7 +17,7 @@ import silo
 from silo.inference.answer import Answer
 from silo.inference.session import Session
 from silo.pairing import open_store
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "    def __init__(self, host, port=None, timeout="

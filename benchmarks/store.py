@@ -33,7 +33,7 @@ from silo.recipe import SourceRecipe
 from silo.records import Document
 from silo.sources import read_documents
 from silo.sources.evaluation import read_evaluation
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.view import PROBES
 

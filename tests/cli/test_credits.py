@@ -11,7 +11,7 @@ import pytest
 
 from silo.cli import main
 from silo.store.erasure.erase import accept
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import Share, Usage, append_usage
 from tests.store.small import document, small_store

@@ -19,7 +19,7 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.pairing import open_store
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from tests.inference.test_score import text_of
 from tests.inference.world import TEXTS, documents, make_store
 

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import kill_at, watched
 from tests.reliability.test_store_histories import POOL, answers

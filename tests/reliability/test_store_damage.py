@@ -15,7 +15,7 @@ import zstandard
 
 from silo.errors import SiloError
 from silo.store.erasure.residue import Traces, scan
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, small_store

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from silo.errors import SiloError
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import fail_at, watched
 from tests.reliability.test_store_histories import POOL, answers

@@ -20,7 +20,8 @@ from silo.recipe import SourceRecipe
 from silo.records import Document
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.sources import read_documents
-from silo.store.policy import Policy, Selector
+from silo.store.policy import Policy
+from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.store.small import SmallEncoder, document, small_codec, small_store, tree
 

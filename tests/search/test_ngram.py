@@ -29,7 +29,8 @@ from silo.search.ngram.index import (
     suffix_array,
 )
 from silo.search.places import TokenTable
-from silo.store.policy import EVERYTHING, Policy, Selector
+from silo.store.policy import EVERYTHING, Policy
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.view import View
 from tests.store.small import document as judged

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from silo.errors import SiloError
 from silo.records import UNLIMITED, Document, Rights, Tier
 from silo.store.bucket import Bucket, EncodedDocument, assemble, pack
-from silo.store.policy import EVERYTHING, FIELDS, All, Among, AnyOf, Condition, Not, Policy, QuoteBelow
+from silo.store.policy import EVERYTHING, Policy
+from silo.store.policy.conditions import FIELDS, All, Among, AnyOf, Condition, Not, QuoteBelow
 from tests.store.small import document
 
 VALUES = {

@@ -16,7 +16,8 @@ from silo.search.knn.index import Found, RowSearch
 from silo.store.bucket import MAGIC, Bucket
 from silo.store.erasure.receipt import check_receipt, proves, read_receipt
 from silo.store.erasure.residue import Traces, scan
-from silo.store.policy import Policy, Selector
+from silo.store.policy import Policy
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.text.tokenizer import ByteTokenizer
 from tests.store.small import SmallEncoder, document, small_store, tree

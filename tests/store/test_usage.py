@@ -25,7 +25,7 @@ from silo.store import usage as ledger
 from silo.store.erasure.receipt import check_receipt, read_receipt
 from silo.store.manifest import read_generation
 from silo.store.paths import StorePaths
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import UNITS, Share, Usage, append_usage, redact_usage, statements
 from tests.reliability.disk import fail_at, watched

@@ -50,14 +50,14 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
     """What the options name."""
     from silo.inference.predict import open_predictor
-    from silo.store.policy_text import parse_policy
+    from silo.store.policy import Policy
 
     predictor = open_predictor(
         arguments.model,
         arguments.store,
         method=arguments.method,
         settings=lambda method: _settings(arguments, method),
-        policy=parse_policy(arguments.policy),
+        policy=Policy.parse(arguments.policy),
         encoder=arguments.encoder,
         threads=threads,
     )

@@ -15,7 +15,7 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
-    from silo.store.policy import Selector
+    from silo.store.selector import Selector
 
 _LISTED = 20
 _STDIN = "-"
@@ -164,7 +164,7 @@ def _add_selectors(parser: argparse.ArgumentParser) -> None:
 
 
 def _selector(arguments: argparse.Namespace) -> Selector:
-    from silo.store.policy import Selector
+    from silo.store.selector import Selector
 
     return Selector(**{name: getattr(arguments, name) for name in _SELECTORS})
 

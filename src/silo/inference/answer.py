@@ -11,8 +11,7 @@ from silo.inference.credit import Credit, by_document, by_sentence, roll_up
 from silo.inference.generate import Step
 from silo.inference.predict import Predictor
 from silo.records import Document, Duty
-from silo.store.policy import Selector
-from silo.store.policy_text import describe
+from silo.store.selector import Selector
 
 NOTICE_SHARE = 0.01
 """Documents below this share of an answer get no notice line."""
@@ -44,7 +43,7 @@ class Answer:
         finish = steps[-1].finish if steps else "length"
         named = [*by_document((step.credits for step in tokens), NOTICE_SHARE * len(tokens)), *_context(tokens)]
         notices = tuple(_notices(_documents(predictor, dict.fromkeys(item.document for item in named))))
-        return cls(prompt, tuple(steps), finish, describe(predictor.policy), notices)
+        return cls(prompt, tuple(steps), finish, predictor.policy.describe(), notices)
 
     @cached_property
     def documents(self) -> tuple[Credit, ...]:

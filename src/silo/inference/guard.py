@@ -20,7 +20,7 @@ from silo.errors import SiloError
 from silo.inference.mix import Floats
 from silo.inference.retrieval import Retriever
 from silo.records import UNLIMITED
-from silo.store.policy import All, Not, Policy, QuoteBelow
+from silo.store.policy import Policy
 
 
 class Guard:
@@ -43,10 +43,10 @@ class Guard:
 
     def _limits(self, retriever: Retriever) -> Iterator[tuple[int, Policy]]:
         """How many tokens may be repeated of which documents."""
-        yield self.tokens, Policy(QuoteBelow(self.tokens))
+        yield self.tokens, Policy.of_quote_rights(0, self.tokens)
         for quote in sorted({quote for view in retriever.views for quote in view.quotes}):
             if self.tokens <= quote < UNLIMITED:
-                yield quote, Policy(All((QuoteBelow(quote + 1), Not(QuoteBelow(quote)))))
+                yield quote, Policy.of_quote_rights(quote, quote + 1)
 
     def apply(self, probabilities: Floats, ids: NDArray[Any], retriever: Retriever) -> Floats:
         """The distribution without banned tokens; it sums to 0 if no continuation is left."""

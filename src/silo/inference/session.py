@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
 from silo.lm.model import LanguageModel
 from silo.lm.scoring import merged_stream
-from silo.store.policy_text import parse_policy
-from silo.store.usage import Share, Usage, append_usage
+from silo.store.policy import Policy
+from silo.store.usage import Share
 
 
 class Session:
@@ -67,11 +66,10 @@ class Session:
 
 def note_usage(predictor: Predictor, answer: Answer) -> None:
     """Append one request to the ledger of every store, which learns the shares of its own documents, and no text."""
-    now = datetime.now(UTC)
     for number, store in enumerate(predictor.stores):
         credited = (item for item in answer.documents if item.store == number and not item.context)
         shares = {item.document: Share(item.owner, item.license, item.share) for item in credited}
-        append_usage(store.paths, Usage(now, len(answer.tokens), shares), holds=store.holds)
+        store.note_usage(len(answer.tokens), shares)
 
 
 def open_session(
@@ -99,7 +97,7 @@ def open_session(
         [stores] if isinstance(stores, str | Path) else stores,
         method=method,
         settings=named if isinstance(settings, str) else settings,
-        policy=parse_policy(policy),
+        policy=Policy.parse(policy),
         encoder=encoder,
         context=context,
         threads=threads,

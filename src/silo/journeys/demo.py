@@ -36,7 +36,7 @@ from silo.records import Document, Tier
 from silo.search.knn.codec import CodecSettings
 from silo.store.erasure.receipt import check_receipt, read_receipt
 from silo.store.paths import StorePaths
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.text.tokenizer import load_tokenizer
 

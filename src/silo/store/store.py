@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,10 @@ from silo.store.manifest import (
     write_generation,
 )
 from silo.store.paths import StorePaths
-from silo.store.policy import EVERYTHING, Policy, Selector
+from silo.store.policy import EVERYTHING, Policy
 from silo.store.sections import KEY_SECTIONS, section_bytes
-from silo.store.usage import redact_usage
+from silo.store.selector import Selector
+from silo.store.usage import Share, Usage, append_usage, redact_usage
 from silo.store.view import PROBES, Continuations, Neighbours, Passage, View, open_view
 from silo.store.write import BucketBuilder, Change, apply_change
 from silo.text.tokenizer import Tokenizer, load_tokenizer
@@ -292,6 +294,10 @@ class Store:
         """Does the store hold this document now, and is it not being erased?"""
         with self.reading() as view:
             return view.holds(document)
+
+    def note_usage(self, tokens: int, shares: Mapping[str, Share]) -> None:
+        """Note a request of so many tokens in the ledger, durably: each document's share in it, and no text."""
+        append_usage(self.paths, Usage(datetime.now(UTC), tokens, shares), holds=self.holds)
 
     def digest(self) -> str:
         """One value for the whole content: equal documents and configuration, equal digest."""

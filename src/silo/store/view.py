@@ -28,8 +28,10 @@ from silo.store.facts import FactTable
 from silo.store.manifest import Generation
 from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
-from silo.store.policy import EVERYTHING, Mask, Policy, Selector
+from silo.store.policy import EVERYTHING, Policy
+from silo.store.policy.conditions import Mask
 from silo.store.sections import key_rows, passage_arrays, suffix_text
+from silo.store.selector import Selector
 from silo.text.words import terms
 
 Ints = NDArray[np.int64]

@@ -28,7 +28,7 @@ from silo.store.erasure.residue import Traces, scan
 from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import Generation
 from silo.store.paths import StorePaths
-from silo.store.policy import Selector
+from silo.store.selector import Selector
 from silo.store.view import View
 from silo.store.write import BucketBuilder, Change, apply_change
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from silo.errors import SiloError
 from silo.records import Document
 from silo.rights.licences.table import license_table
-from silo.store.policy import EVERYTHING, FIELDS, All, Among, AnyOf, Condition, Not, Policy, QuoteBelow
-from silo.store.policy_text import MAX_CHARS, MAX_DEPTH, MAX_LIST, describe, parse_policy
+from silo.store.policy import EVERYTHING, Policy
+from silo.store.policy.conditions import FIELDS, All, Among, AnyOf, Condition, Not, QuoteBelow
+from silo.store.policy.language import MAX_CHARS, MAX_DEPTH, MAX_LIST
 from silo.store.store import Store
 from tests.store.small import SmallEncoder, document, small_store
 from tests.store.test_policy import AMONG, BUCKET, DOCUMENTS, POLICIES, VALUES, trees
@@ -22,13 +23,13 @@ PLAIN = {**VALUES, "owner": ["", "A. Writer", "nobody"]}
 
 
 def _mask(text: str) -> list[bool]:
-    found: list[bool] = parse_policy(text).allows(BUCKET).tolist()
+    found: list[bool] = Policy.parse(text).allows(BUCKET).tolist()
     return found
 
 
 def _refused(text: str) -> SiloError:
     with pytest.raises(SiloError) as caught:
-        parse_policy(text)
+        Policy.parse(text)
     assert caught.value.code == "policy-invalid"
     assert str(caught.value).encode()
     return caught.value
@@ -64,19 +65,19 @@ def _as_python(text: str, item: Document) -> bool:
 @given(EXPRESSIONS)
 def test_an_expression_means_for_every_document_what_python_makes_of_it(text: str) -> None:
     assert _mask(text) == [_as_python(text, item) for item in DOCUMENTS]
-    assert _mask(describe(parse_policy(text))) == _mask(text)
+    assert _mask(Policy.parse(text).describe()) == _mask(text)
 
 
 @given(trees(AMONG))
 def test_the_text_of_a_policy_means_the_policy(condition: Condition) -> None:
     policy = Policy(condition)
-    assert describe(policy).isprintable()
-    assert parse_policy(describe(policy)).allows(BUCKET).tolist() == policy.allows(BUCKET).tolist()
+    assert policy.describe().isprintable()
+    assert Policy.parse(policy.describe()).allows(BUCKET).tolist() == policy.allows(BUCKET).tolist()
 
 
 @given(POLICIES)
 def test_a_text_with_more_than_the_language_has_is_refused_rather_than_read_as_less(policy: Policy) -> None:
-    text = describe(policy)
+    text = policy.describe()
     if "quote" in text or "document" in text:
         assert "there is no field" in _refused(text).message
     else:
@@ -100,29 +101,29 @@ def test_a_text_with_more_than_the_language_has_is_refused_rather_than_read_as_l
     ],
 )
 def test_a_policy_is_written_in_one_way(policy: Policy, text: str) -> None:
-    assert describe(policy) == text
+    assert policy.describe() == text
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
 def test_an_empty_text_allows_everything(text: str) -> None:
-    assert parse_policy(text) == EVERYTHING
+    assert Policy.parse(text) == EVERYTHING
 
 
 def test_tiers_compare_by_risk() -> None:
-    assert parse_policy("tier <= 'sw'") == Policy.of(tiers=["pd", "sw"])
-    assert parse_policy("tier > 'by'") == Policy.of(tiers=["restricted"])
+    assert Policy.parse("tier <= 'sw'") == Policy.of(tiers=["pd", "sw"])
+    assert Policy.parse("tier > 'by'") == Policy.of(tiers=["restricted"])
     assert not any(_mask("tier < 'pd'"))
 
 
 def test_ids_of_the_licence_table_may_be_written_in_any_case() -> None:
     for name, row in license_table().ids.items():
         for spelling in (name, name.upper(), row.spdx):
-            assert parse_policy(f"license == '{spelling}'") == Policy.of(licenses=[row.spdx])
-    assert parse_policy("license == 'x' and owner == 'MIT'") == Policy.of(licenses=["x"], owners=["MIT"])
+            assert Policy.parse(f"license == '{spelling}'") == Policy.of(licenses=[row.spdx])
+    assert Policy.parse("license == 'x' and owner == 'MIT'") == Policy.of(licenses=["x"], owners=["MIT"])
 
 
 def test_double_quotes_know_escapes_and_single_quotes_take_all_as_it_stands() -> None:
-    assert parse_policy(r"""owner in ["a\"\u00e9", 'b\"\n']""") == Policy.of(owners=['a"é', r"b\"\n"])
+    assert Policy.parse(r"""owner in ["a\"\u00e9", 'b\"\n']""") == Policy.of(owners=['a"é', r"b\"\n"])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_hostile_texts_are_refused(text: str) -> None:
 )
 def test_any_text_is_a_policy_or_refused(text: str) -> None:
     try:
-        assert parse_policy(describe(parse_policy(text))).allows(BUCKET).tolist() == _mask(text)
+        assert Policy.parse(Policy.parse(text).describe()).allows(BUCKET).tolist() == _mask(text)
     except SiloError as error:
         assert error.code == "policy-invalid"
 
@@ -197,9 +198,9 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
 def test_what_fits_the_limits_is_read() -> None:
     deep = "not (" * (MAX_DEPTH // 2) + "owner == 'a'" + ")" * (MAX_DEPTH // 2)
     assert _mask(deep) == _mask("owner == 'a'")
-    assert parse_policy("owner in [''" + ",''" * (MAX_LIST - 1) + "]") == Policy.of(owners=[""])
+    assert Policy.parse("owner in [''" + ",''" * (MAX_LIST - 1) + "]") == Policy.of(owners=[""])
     assert len(" or ".join(["owner == 'a'"] * 200)) < MAX_CHARS
-    assert parse_policy(" or ".join(["owner == 'a'"] * 200)) == Policy.of(owners=["a"])
+    assert Policy.parse(" or ".join(["owner == 'a'"] * 200)) == Policy.of(owners=["a"])
 
 
 HELD = [
@@ -249,4 +250,4 @@ def test_answers_under_a_policy_are_those_of_a_store_of_its_documents_alone(
 ) -> None:
     alone = small_store(tmp_path / "alone")
     alone.add([item for item in HELD if _as_python(text.replace("cc0", "CC0"), item)])
-    assert _answers(store, parse_policy(text)) == _answers(alone, EVERYTHING)
+    assert _answers(store, Policy.parse(text)) == _answers(alone, EVERYTHING)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from silo.errors import SiloError
 from silo.records import Tier
 from silo.rights.licences.table import license_table
-from silo.store.policy import EVERYTHING, FIELDS, All, Among, AnyOf, Condition, Not, Policy, QuoteBelow, joined
+from silo.store.policy.conditions import FIELDS, All, Among, AnyOf, Condition, Not, QuoteBelow, join
 
 MAX_CHARS = 4096
 MAX_DEPTH = 32
@@ -36,21 +36,19 @@ _ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.
 _EITHER, _BOTH, _SINGLE = range(3)
 
 
-def parse_policy(text: str) -> Policy:
-    """The policy that a text states; an empty text allows everything."""
+def parse_condition(text: str) -> Condition:
+    """The condition that a text states; an empty text allows everything."""
     if len(text) > MAX_CHARS:
         raise _refusal(MAX_CHARS + 1, f"a policy has at most {MAX_CHARS} characters, this one {len(text)}")
-    return Policy(_Parser(text).whole()) if text.strip() else EVERYTHING
+    return _Parser(text).parse() if text.strip() else All()
 
 
-def describe(policy: Policy) -> str:
-    """The text of a policy, which states the same when parsed.
+def describe_condition(condition: Condition) -> str:
+    """The text of a condition, which states the same when parsed.
 
     Quote rights and single documents have no place in the language: a text with those says what holds, but parsing it
     is refused.
     """
-    left_out = [Not(Among("document", policy.without))] if policy.without else []
-    condition = joined(All, [policy.condition, *left_out])
     return "" if condition == All() else _text(condition, _EITHER)
 
 
@@ -69,52 +67,52 @@ class _Parser:
         self._now = next(self._tokens)
         self._depth = 0
 
-    def whole(self) -> Condition:
-        found = self._either()
+    def parse(self) -> Condition:
+        condition = self._either()
         if self._now.kind != "end":
             raise _unexpected(self._now, "'and', 'or' or the end")
-        return found
+        return condition
 
     def _step(self) -> _Token:
-        passed, self._now = self._now, next(self._tokens, self._now)
-        return passed
+        token, self._now = self._now, next(self._tokens, self._now)
+        return token
 
-    def _took(self, text: str) -> bool:
-        found = self._now.text == text
-        if found:
+    def _accept(self, text: str) -> bool:
+        matches = self._now.text == text
+        if matches:
             self._step()
-        return found
+        return matches
 
-    def _need(self, text: str) -> None:
-        if not self._took(text):
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
             raise _unexpected(self._now, f"'{text}'")
 
     def _either(self) -> Condition:
         parts = [self._both()]
-        while self._took("or"):
+        while self._accept("or"):
             parts.append(self._both())
-        return joined(AnyOf, parts)
+        return join(AnyOf, parts)
 
     def _both(self) -> Condition:
         parts = [self._single()]
-        while self._took("and"):
+        while self._accept("and"):
             parts.append(self._single())
-        return joined(All, parts)
+        return join(All, parts)
 
     def _single(self) -> Condition:
         if self._now.text not in ("not", "("):
-            return self._compared(self._field())
+            return self._comparison(self._field())
         if self._depth == MAX_DEPTH:
             raise _refusal(self._now.column, f"a policy nests at most {MAX_DEPTH} deep")
         self._depth += 1
-        if self._took("not"):
-            found: Condition = Not(self._single())
+        if self._accept("not"):
+            condition: Condition = Not(self._single())
         else:
-            self._need("(")
-            found = self._either()
-            self._need(")")
+            self._expect("(")
+            condition = self._either()
+            self._expect(")")
         self._depth -= 1
-        return found
+        return condition
 
     def _field(self) -> str:
         token = self._step()
@@ -126,7 +124,7 @@ class _Parser:
             raise _refusal(token.column, f"there is no field {_shown(token)}; {advice}")
         return token.text
 
-    def _compared(self, field: str) -> Condition:
+    def _comparison(self, field: str) -> Condition:
         sign = self._step()
         if sign.text in _ORDER and field == "tier":
             limit, compare = Tier(self._value(field)), _ORDER[sign.text]
@@ -137,20 +135,20 @@ class _Parser:
         if sign.text == "in":
             return Among(field, self._values(field))
         if sign.text == "not":
-            self._need("in")
+            self._expect("in")
             return Not(Among(field, self._values(field)))
         order = ", <, <=, >, >=" if field == "tier" else ""
         raise _unexpected(sign, f"==, !=, in, not in{order} after '{field}'")
 
     def _values(self, field: str) -> frozenset[str]:
         column = self._now.column
-        self._need("[")
-        if self._took("]"):
+        self._expect("[")
+        if self._accept("]"):
             return frozenset()
         values = [self._value(field)]
-        while self._took(","):
+        while self._accept(","):
             values.append(self._value(field))
-        self._need("]")
+        self._expect("]")
         if len(values) > MAX_LIST:
             raise _refusal(column, f"a list has at most {MAX_LIST} values, this one {len(values)}")
         return frozenset(values)
@@ -159,7 +157,7 @@ class _Parser:
         token = self._step()
         if token.kind != "string":
             raise _unexpected(token, "a string in quotes")
-        value = _unquoted(token)
+        value = _unquote(token)
         if field == "tier" and value not in set(Tier):
             raise _refusal(token.column, f"there is no tier {_shown(token)}; tiers are {', '.join(Tier)}")
         row = license_table().ids.get(value.lower()) if field == "license" else None
@@ -176,7 +174,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     yield _Token("end", "", len(text) + 1)
 
 
-def _unquoted(token: _Token) -> str:
+def _unquote(token: _Token) -> str:
     if token.text[0] == "'":
         return token.text[1:-1]
     try:
@@ -215,12 +213,12 @@ def _text(condition: Condition, place: int) -> str:
         case All((part,)) | AnyOf((part,)):
             return _text(part, place)
         case All(parts):
-            return _wrapped(" and ".join(_text(part, _BOTH) for part in parts), place > _BOTH)
+            return _wrap(" and ".join(_text(part, _BOTH) for part in parts), place > _BOTH)
         case AnyOf(parts):
-            return _wrapped(" or ".join(_text(part, _EITHER) for part in parts), place > _EITHER)
+            return _wrap(" or ".join(_text(part, _EITHER) for part in parts), place > _EITHER)
 
 
-def _wrapped(text: str, wrap: bool) -> str:
+def _wrap(text: str, wrap: bool) -> str:
     return f"({text})" if wrap else text
 
 

@@ -1,0 +1,78 @@
+"""What needs no language model loads none: neither torch nor transformers, which take seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from silo.store.selector import Selector
+from silo.store.usage import Share, Usage, append_usage
+from tests.conftest import record, write_jsonl
+from tests.store.small import document, small_store
+
+HEAVY = ("torch", "transformers", "faiss", "accelerate")
+
+RUN = """
+import json, sys
+from silo.cli import main
+heavy, commands = json.loads(sys.argv[1])
+for command in commands:
+    assert main(command) == 0, command
+    loaded = [name for name in heavy if name in sys.modules]
+    assert not loaded, f"silo {' '.join(command)} loads {', '.join(loaded)}"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a ledger and a receipt, and records for a corpus."""
+    root = tmp_path_factory.mktemp("imports")
+    store = small_store(root / "store")
+    texts = {name: f"{name}: some words of a document about the winter in the north." for name in "abcd"}
+    store.add([document(name, text, owner=f"owner-{name}") for name, text in texts.items()])
+    shares = {document("a", texts["a"]).id: Share("owner-a", "", 1.0)}
+    append_usage(store.paths, Usage(datetime.now(UTC), 2, shares), holds=store.holds)
+    store.erase(Selector(document="d"))
+    store.close()
+    write_jsonl(root / "in.jsonl", [record("a", "one two three four five six seven")])
+    return root
+
+
+def test_commands_without_a_model_load_no_torch(place: Path) -> None:
+    store, receipt = str(place / "store"), str(next((place / "store" / "receipts").iterdir()))
+    corpus = str(place / "corpus")
+    commands = [
+        ["store", "list", store],
+        ["store", "stats", store],
+        ["store", "digest", store],
+        ["store", "verify", store],
+        ["store", "erase", store, "--owner", "owner-c", "--dry-run"],
+        ["store", "erase", store, "--owner", "owner-c"],
+        ["store", "allow", store, "--document", document("c", "").id],
+        ["store", "replay", store],
+        ["store", "compact", store],
+        ["credits", store],
+        ["receipt", "verify", receipt, "--log", f"{store}/log.jsonl"],
+        ["corpus", "build", "--jsonl", str(place / "in.jsonl"), "--out", corpus, "--workers", "1"],
+        ["corpus", "stats", corpus],
+        ["corpus", "overlap", corpus, "--against", str(place / "in.jsonl")],
+        ["doctor"],
+    ]
+    _run(commands)
+
+
+def test_a_command_that_loads_torch_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="loads torch"):
+        _run([["lm", "eval", str(tmp_path), "--jsonl", "none"]], planted="import torch\n")
+
+
+def _run(commands: list[list[str]], planted: str = "") -> None:
+    given = json.dumps([HEAVY, commands])
+    code = planted + RUN.replace("== 0, command", "is not None") if planted else RUN
+    done = subprocess.run([sys.executable, "-c", code, given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
