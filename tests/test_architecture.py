@@ -1,15 +1,22 @@
-"""Imports point down, heavy libraries stay in their packages, nothing unsafe is loaded."""
+"""The shape of the tree: imports point down, libraries stay in their packages, folders and seams stay small.
+
+docs/architecture.md explains it. Every rule is a function over a folder, so that a planted mistake can be shown to it.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "silo"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "silo"
 
 LAYERS = [
     {"errors"},
@@ -27,11 +34,13 @@ LAYERS = [
     {"experiments", "journeys"},
     {"server", "cli"},
 ]
+"""From the bottom to the top; packages of one layer do not import each other."""
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 OWNERS = {
     "torch": {"lm"},
     "transformers": {"lm"},
+    "accelerate": {"lm"},
     "faiss": {"search"},
     "ray": {"cluster"},
     "argparse": {"cli"},
@@ -41,69 +50,178 @@ OWNERS = {
     "requests": set(),
     "httpx": set(),
 }
+"""Which packages may import a library; the others may import any that is not named here."""
+
+MOST_MODULES = 14
+MOST_NAMES = 12
+GROUND = {"errors", "records", "recipe", "files", "progress"}
+"""Single modules at the bottom: everybody may take from them what they need."""
 
 
-def _modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def _package(path: Path) -> str:
-    first = path.relative_to(SOURCE).parts[0]
-    return first.removesuffix(".py")
-
-
-def _imports(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            if node.module == "silo":
-                found |= {f"silo.{alias.name}" for alias in node.names}
+def _modules(source: Path) -> dict[str, Path]:
+    """Modules by their dotted name below the package."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-def violations(path: Path, package: str) -> list[str]:
-    """Imports of one file that point up or sideways, or use a library that belongs elsewhere."""
-    wrong = []
-    for name in _imports(path):
-        parts = name.split(".")
-        if parts[0] == "silo" and len(parts) > 1 and parts[1] != package and parts[1] in RANK:
-            siblings = RANK[parts[1]] == RANK[package] and {parts[1], package} == {"lm", "store"}
-            if RANK[parts[1]] > RANK[package] or siblings:
-                wrong.append(f"{package} imports {name}")
-        if package not in OWNERS.get(parts[0], {package}):
-            wrong.append(f"{package} imports {name}")
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import, also of those inside functions and under TYPE_CHECKING.
+
+    Our own modules come without the package's name; importing a module itself names it twice.
+    """
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.removeprefix("silo."), "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = (node.module or "").removeprefix("silo.") if node.module != "silo" else ""
+            for alias in node.names:
+                inner = f"{module}.{alias.name}".strip(".")
+                own = node.module is not None and node.module.split(".")[0] == "silo"
+                yield (inner, inner) if own and inner in modules else (module, alias.name)
+
+
+def upward_imports(source: Path) -> list[str]:
+    """Imports that point up or sideways, and libraries that belong to another package."""
+    modules, wrong = _modules(source), []
+    for name, path in modules.items():
+        package = name.split(".")[0]
+        if package in ("", "__main__"):
+            continue
+        assert package in RANK, f"{package} has no place in the layers"
+        for module, _ in _imports(path, modules):
+            other = module.split(".")[0]
+            if module in modules and other in RANK and other != package and RANK[other] >= RANK[package]:
+                wrong.append(f"{name} imports {module}")
+            if module not in modules and package not in OWNERS.get(other, {package}):
+                wrong.append(f"{name} imports {module}")
     return wrong
 
 
-@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    package = _package(path)
-    if package in ("__init__", "__main__"):
-        return
-    assert package in RANK, f"{package} has no place in the layers"
-    assert violations(path, package) == []
+def import_cycles(source: Path) -> list[str]:
+    """Modules that import each other, however far around."""
+    modules = _modules(source)
+    edges = {name: {module for module, _ in _imports(path, modules)} & set(modules) for name, path in modules.items()}
+    done: set[str] = set()
+    cycles: list[str] = []
+
+    def visit(name: str, trail: list[str]) -> None:
+        if name in trail:
+            cycles.append(" -> ".join([*trail[trail.index(name) :], name]))
+        elif name not in done:
+            for other in sorted(edges[name] - {""}):
+                visit(other, [*trail, name])
+            done.add(name)
+
+    for name in modules:
+        visit(name, [])
+    return cycles
 
 
-def test_an_upward_import_is_noticed(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.py"
-    bad.write_text("import torch\nfrom silo.cli import main\n")
-    assert violations(bad, "corpus") == ["corpus imports silo.cli", "corpus imports torch"] or set(
-        violations(bad, "corpus")
-    ) == {"corpus imports silo.cli", "corpus imports torch"}
+def crowded_folders(source: Path) -> list[str]:
+    """Folders with more modules than a reader takes in at a glance."""
+    counts = Counter(path.parent for path in source.rglob("*.py") if path.name != "__init__.py")
+    return [f"{folder.name} has {count} modules" for folder, count in counts.items() if count > MOST_MODULES]
+
+
+def wide_seams(source: Path) -> list[str]:
+    """Packages that take more names from another one than two packages should have to agree on."""
+    modules = _modules(source)
+    taken: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for name, path in modules.items():
+        for module, imported in _imports(path, modules):
+            package, other = name.split(".")[0], module.rpartition(".")[0] or module
+            if module in modules and package != module.split(".")[0] and module not in GROUND:
+                taken[package, other].add(imported)
+    return [
+        f"{one} takes {len(names)} names from {other}: {', '.join(sorted(names))}"
+        for (one, other), names in taken.items()
+        if len(names) > MOST_NAMES
+    ]
+
+
+def unused_names(source: Path, more: str = "") -> list[str]:
+    """Functions and classes that nothing but tests and benchmarks could call; `more` is text that names some."""
+    words = Counter(re.findall(r"\w+", more))
+    for path in source.rglob("*.py"):
+        words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [
+        f"{name}.{node.name}"
+        for name, path in _modules(source).items()
+        for node in ast.walk(_tree(path))
+        if isinstance(node, kinds) and words[node.name] == 1 and not node.name.startswith("__")
+    ]
+
+
+CALLED_BY_OTHERS = "readinto tell readable"
+"""Methods that a library calls."""
+
+
+def _documented() -> str:
+    return " ".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("rule", [upward_imports, import_cycles, crowded_folders, wide_seams])
+def test_the_tree_keeps_the_rule(rule: object) -> None:
+    assert callable(rule)
+    assert rule(SOURCE) == []
+
+
+def test_nothing_is_kept_for_tests_alone() -> None:
+    assert unused_names(SOURCE, _documented() + CALLED_BY_OTHERS) == []
 
 
 def test_every_module_says_what_it_promises() -> None:
-    for path in _modules():
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
+    for path in SOURCE.rglob("*.py"):
+        assert ast.get_docstring(_tree(path)), f"{path} has no docstring"
 
 
-def test_modules_stay_short() -> None:
-    for path in _modules():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, f"{path} is too long"
+def _plant(source: Path, **modules: str) -> Path:
+    for name, text in modules.items():
+        path = source / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return source
+
+
+def test_an_import_that_points_up_is_noticed_wherever_it_hides(tmp_path: Path) -> None:
+    hidden = "if TYPE_CHECKING:\n    from silo.cli.main import main\ndef f():\n    from silo.store.store import Store\n"
+    found = upward_imports(
+        _plant(tmp_path, cli__main="", store__store="", corpus__build="import torch\n" + hidden, lm__model="import ray")
+    )
+    wrong = ["torch", "cli.main", "store.store"]
+    assert found == [*(f"corpus.build imports {name}" for name in wrong), "lm.model imports ray"]
+
+
+def test_siblings_do_not_import_each_other(tmp_path: Path) -> None:
+    planted = _plant(tmp_path, lm__model="from silo.store import store", store__store="")
+    assert upward_imports(planted) == ["lm.model imports store.store"]
+
+
+def test_a_cycle_is_noticed(tmp_path: Path) -> None:
+    planted = _plant(tmp_path, lm__a="from silo.lm.b import f", lm__b="def f():\n    import silo.lm.a\n")
+    assert import_cycles(planted) == ["lm.a -> lm.b -> lm.a"]
+
+
+def test_a_crowded_folder_and_a_wide_seam_are_noticed(tmp_path: Path) -> None:
+    names = ", ".join(f"n{number}" for number in range(MOST_NAMES + 1))
+    many = {f"corpus__m{number}": "" for number in range(MOST_MODULES + 1)}
+    planted = _plant(tmp_path, **many, lm__a=f"from silo.corpus.m1 import {names}")
+    assert crowded_folders(planted) == [f"corpus has {MOST_MODULES + 1} modules"]
+    assert [seam.partition(":")[0] for seam in wide_seams(planted)] == ["lm takes 13 names from corpus"]
+
+
+def test_a_function_that_nobody_calls_is_noticed(tmp_path: Path) -> None:
+    planted = _plant(tmp_path, lm__a="def used(): ...\ndef kept(): ...\nclass A:\n    def left(self): used()\n")
+    assert unused_names(planted, "kept A") == ["lm.a.left"]
 
 
 def test_help_imports_nothing_heavy() -> None:

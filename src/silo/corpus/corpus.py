@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silo.corpus.shards import INDEX, RECORDS, TOKENS, Shard
+from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.files import file_sha256, read_json, read_manifest, write_json
 from silo.records import Document, Tier
@@ -75,8 +75,3 @@ class Corpus:
                 raise SiloError("corpus-damaged", f"{name} is missing")
             if file_sha256(path) != expected:
                 raise SiloError("corpus-damaged", f"{name} differs from the manifest")
-
-    def shard_files(self) -> list[str]:
-        """Relative names of all shard files."""
-        stems = [item["stem"] for item in self.manifest["shards"]]
-        return [f"shards/{stem}{suffix}" for stem in stems for suffix in (RECORDS, TOKENS, INDEX)]

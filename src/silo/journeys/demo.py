@@ -21,9 +21,9 @@ from silo.corpus.corpus import Corpus
 from silo.evaluation.tune import first_tokens, tune
 from silo.files import read_json, write_json
 from silo.inference.answer import Answer
-from silo.inference.generate import GenerateOptions, generate
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
+from silo.inference.session import open_session
 from silo.inference.settings import Settings, save_settings
 from silo.lm.audit import verify_model
 from silo.lm.codec import learn_codec
@@ -76,7 +76,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Split:
     """Restricted documents: those for the store, and those kept out of it for tuning and testing."""
 
     stored: list[Document]
@@ -105,7 +105,7 @@ class _Demo:
     def __init__(self, home: Path, sizes: Sizes, source: SourceRecipe, talk: Talk, advance: Advance) -> None:
         self._home, self._sizes, self._source = home, sizes, source
         self._talk, self._advance = talk, advance
-        self._found = Findings()
+        self._findings = Findings()
         self._model = home / "models" / "demo"
         self._store = home / "stores" / "demo"
 
@@ -119,28 +119,28 @@ class _Demo:
             if reference:
                 self._train("reference", corpus, tuple(Tier))
         with self._stage("store", "3/7 A store, for everything that nobody may train on"):
-            held = self._documents(corpus)
-            self._fill(held)
+            split = self._split(corpus)
+            self._fill(split)
         with self._stage("methods", "4/7 Perplexity on restricted files that neither has seen"):
-            settings = self._tuned(held)
-            self._table(held, settings, reference=reference)
+            settings = self._tune(split)
+            self._table(split, settings, reference=reference)
         with self._stage("generate", "5/7 A continuation, and whom it is owed to"):
-            prompt = self._prompt(held)
+            prompt = self._prompt(split)
             before = self._write("before", prompt, settings)
         with self._stage("opt-out", "6/7 An owner opts out"):
-            self._opt_out(before, prompt, held, settings)
+            self._opt_out(before, prompt, split, settings)
         with self._stage("proof", "7/7 Proof"):
             self._prove(corpus)
-        self._found.facts["seconds"] = self._found.seconds
-        write_json(home / "demo.json", self._found.facts)
-        return self._found
+        self._findings.facts["seconds"] = self._findings.seconds
+        write_json(home / "demo.json", self._findings.facts)
+        return self._findings
 
     @contextmanager
     def _stage(self, name: str, title: str) -> Iterator[None]:
         self._talk(title)
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         yield
-        self._found.seconds[name] = round(time.perf_counter() - begun, 1)
+        self._findings.seconds[name] = round(time.perf_counter() - begin, 1)
 
     def _corpus(self) -> Corpus:
         place = self._home / "corpora" / "demo"
@@ -153,9 +153,9 @@ class _Demo:
         for document in corpus.documents():
             sizes[str(document.tier)] += len(document.text)
             licences[str(document.tier)][document.license] += len(document.text)
-        self._found.facts["corpus"] = {
+        self._findings.facts["corpus"] = {
             "characters": dict(sizes),
-            "licences": {tier: dict(found.most_common(5)) for tier, found in licences.items() if found},
+            "licences": {tier: dict(counts.most_common(5)) for tier, counts in licences.items() if counts},
         }
         return corpus
 
@@ -179,9 +179,9 @@ class _Demo:
         if name == "demo" and not (place / "codec").exists():
             settings = CodecSettings(lists=sizes.codec_lists)
             learn_codec(place, corpus, settings, keys=sizes.codec_keys, advance=self._advance)
-        self._found.facts.setdefault("models", {})[name] = {"curve": read_json(place / "curve.json")}
+        self._findings.facts.setdefault("models", {})[name] = {"curve": read_json(place / "curve.json")}
 
-    def _documents(self, corpus: Corpus) -> _Held:
+    def _split(self, corpus: Corpus) -> _Split:
         """Restricted documents of as many owners as fit, some of each kept out."""
         sizes, spent = self._sizes, Counter[str]()
         stored: list[Document] = []
@@ -197,16 +197,16 @@ class _Demo:
             spent[document.owner] += characters
             turn = int(_draw(document)[:2], 16) % 10
             (tuning if turn == 0 else testing if turn == 1 else stored).append(document)
-        return _Held(stored, tuning, testing)
+        return _Split(stored, tuning, testing)
 
-    def _fill(self, held: _Held) -> None:
+    def _fill(self, split: _Split) -> None:
         place = self._store
         store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, self._model)
-        store.add(held.stored, advance=self._advance)
+        store.add(split.stored, advance=self._advance)
         stats = store.stats()
-        owners = Counter(document.owner for document in held.stored)
-        kept_out = len(held.tuning) + len(held.testing)
-        self._found.facts["store"] = {
+        owners = Counter(document.owner for document in split.stored)
+        kept_out = len(split.tuning) + len(split.testing)
+        self._findings.facts["store"] = {
             "documents": stats["documents"],
             "tokens": stats["tokens"],
             "bytes": stats["bytes"],
@@ -220,21 +220,21 @@ class _Demo:
         tokenizer = load_tokenizer(str(self._model))
         return first_tokens(merged_stream((item.text[:_EXCERPT] for item in documents), tokenizer), most)
 
-    def _tuned(self, held: _Held) -> dict[str, Settings]:
+    def _tune(self, split: _Split) -> dict[str, Settings]:
         predictor = open_predictor(self._model, [self._store], method="knn+ngram")
-        tuned = tune(predictor, self._text(held.tuning, self._sizes.tuning_tokens), advance=self._advance)
+        tuned = tune(predictor, self._text(split.tuning, self._sizes.tuning_tokens), advance=self._advance)
         save_settings(self._home, "demo", tuned.settings, {"figures": tuned.figures})
         return dict(tuned.settings)
 
-    def _table(self, held: _Held, settings: dict[str, Settings], *, reference: bool) -> None:
-        text = self._text(held.testing, self._sizes.test_tokens)
-        found = {method: self._score(method, settings, text) for method in METHODS}
+    def _table(self, split: _Split, settings: dict[str, Settings], *, reference: bool) -> None:
+        text = self._text(split.testing, self._sizes.test_tokens)
+        perplexities = {method: self._score(method, settings, text) for method in METHODS}
         if reference:
-            found["trained on everything"] = self._score(
+            perplexities["trained on everything"] = self._score(
                 "lm", settings, text, model=self._home / "models" / "reference"
             )
-        self._found.facts["methods"] = found
-        self._found.facts["tokens_scored"] = int(text.scored.sum())
+        self._findings.facts["methods"] = perplexities
+        self._findings.facts["tokens_scored"] = int(text.scored.sum())
 
     def _score(self, method: str, settings: dict[str, Settings], text: Text, model: Path | None = None) -> float:
         stores = [] if method == "lm" else [self._store]
@@ -242,22 +242,19 @@ class _Demo:
         predictor = open_predictor(model or self._model, stores, method=method, settings=chosen)
         return round(score_text(predictor, text, advance=self._advance).total.perplexity, 2)
 
-    def _prompt(self, held: _Held) -> str:
+    def _prompt(self, split: _Split) -> str:
         """The beginning of a held-out file of the owner with most documents."""
-        owner = Counter(document.owner for document in held.stored).most_common(1)[0][0]
-        mine = [document for document in held.testing if document.owner == owner] or held.testing
+        owner = Counter(document.owner for document in split.stored).most_common(1)[0][0]
+        mine = [document for document in split.testing if document.owner == owner] or split.testing
         lines = max(mine, key=lambda item: len(item.text)).text.splitlines(keepends=True)
         middle = len(lines) // 3
         return "".join(lines[middle : middle + 12]).rstrip("\n")[-600:]
 
     def _write(self, name: str, prompt: str, settings: dict[str, Settings]) -> Answer:
-        predictor = open_predictor(
-            self._model, [self._store], method="knn+ngram", settings=settings["knn+ngram"], threads=1
-        )
-        steps = list(generate(predictor, prompt, GenerateOptions(self._sizes.written_tokens)))
-        answer = Answer.of(predictor, prompt, steps)
-        self._found.answers[name] = answer
-        self._found.facts[name] = {
+        session = open_session(self._model, self._store, method="knn+ngram", settings=settings["knn+ngram"], threads=1)
+        answer = session.answer(prompt, max_tokens=self._sizes.written_tokens)
+        self._findings.answers[name] = answer
+        self._findings.facts[name] = {
             "prompt": prompt,
             "text": answer.text,
             "lm_share": answer.lm_share,
@@ -265,21 +262,21 @@ class _Demo:
             "licences": dict(answer.shares("license")),
             "notices": list(answer.notices),
         }
-        for store in predictor.stores:
+        for store in session.predictor.stores:
             store.close()
         return answer
 
-    def _opt_out(self, before: Answer, prompt: str, held: _Held, settings: dict[str, Settings]) -> None:
+    def _opt_out(self, before: Answer, prompt: str, split: _Split, settings: dict[str, Settings]) -> None:
         owners = before.shares("owner")
-        owner = owners[0][0] if owners else held.stored[0].owner
-        theirs = self._text([item for item in held.testing if item.owner == owner], self._sizes.test_tokens)
+        owner = owners[0][0] if owners else split.stored[0].owner
+        theirs = self._text([item for item in split.testing if item.owner == owner], self._sizes.test_tokens)
         perplexities = {"lm": self._score("lm", settings, theirs), "before": self._score("knn+ngram", settings, theirs)}
         store = open_store(self._store)
         done = store.erase(Selector(owner=owner), suppress=False)
         digest = store.digest()
         store.close()
         perplexities["after"] = self._score("knn+ngram", settings, theirs)
-        self._found.facts["opt_out"] = {
+        self._findings.facts["opt_out"] = {
             "owner": owner,
             "documents": len(done.documents),
             "accepted_ms": done.accepted_ms,
@@ -291,15 +288,16 @@ class _Demo:
         self._write("after", prompt, settings)
 
     def _prove(self, corpus: Corpus) -> None:
-        receipt = Path(self._found.facts["opt_out"]["receipt"])
-        key = (self._store / "keys" / "receipts.pem.pub").read_bytes()
-        checked = check_receipt(read_receipt(receipt), key=key, log=StorePaths(self._store).log)
+        receipt = Path(self._findings.facts["opt_out"]["receipt"])
+        paths = StorePaths(self._store)
+        key = paths.public_key.read_bytes()
+        checked = check_receipt(read_receipt(receipt), key=key, log=paths.log)
         audit = verify_model(self._model, corpus=str(corpus.root))
         store: Store = open_store(self._store)
         verified = store.verify(advance=self._advance)
         store.close()
-        left = self._found.facts["after"]["owners"].get(self._found.facts["opt_out"]["owner"], 0.0)
-        self._found.facts["proof"] = {
+        left = self._findings.facts["after"]["owners"].get(self._findings.facts["opt_out"]["owner"], 0.0)
+        self._findings.facts["proof"] = {
             "receipt": str(receipt),
             "receipt_checks": checked["checks"],
             "failed_checks": checked["failed_checks"],

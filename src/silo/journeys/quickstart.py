@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.files import read_json, remove_tree
-from silo.inference.context import InContext, Tokens
+from silo.inference.context import InContext
 from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import Retriever
 from silo.inference.session import Session, open_session
@@ -32,6 +33,8 @@ from silo.sources import read_documents
 from silo.store.add import Added
 from silo.store.store import Store
 from silo.store.view import Passage
+
+Tokens = NDArray[np.int64]
 
 PASSAGES, PASSAGE_TOKENS = 2, 96
 """What a small chat model can read: with longer or more passages it loses the question."""

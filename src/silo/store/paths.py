@@ -57,6 +57,10 @@ class StorePaths:
         return self.root / "keys" / "receipts.pem"
 
     @property
+    def public_key(self) -> Path:
+        return self.root / "keys" / "receipts.pem.pub"
+
+    @property
     def suppression(self) -> Path:
         return self.root / "suppression"
 
