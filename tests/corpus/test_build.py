@@ -174,11 +174,11 @@ def test_shards_remember_their_documents(tmp_path: Path) -> None:
 
 
 def test_small_shards_hold_the_same_documents_as_one_large_shard(tmp_path: Path, monkeypatch: Any) -> None:
-    from silo.corpus import stages
+    from silo.corpus import clean
 
     file = write_jsonl(tmp_path / "in.jsonl", [record(f"d{n}", words(n, 200)) for n in range(40)])
     build_from([file], tmp_path / "large")
-    monkeypatch.setattr(stages, "MIB", 4000)
+    monkeypatch.setattr(clean, "MIB", 4000)
     build_from([file], tmp_path / "small", shard_mb=1)
     assert len(Corpus.open(tmp_path / "small").shards()) > 5
     assert _texts(tmp_path / "small") == _texts(tmp_path / "large")

@@ -4,7 +4,6 @@ import gzip
 from email.message import EmailMessage
 from pathlib import Path
 
-from silo.sources.html import read_html
 from tests.sources.reading import good, one, read_source, write
 
 
@@ -59,14 +58,3 @@ def test_messages_end_where_the_next_one_begins(tmp_path: Path) -> None:
     assert first.text == "one\n\nFrom here on.\n\nFrom a at example.org  Mon Jan  1 00:00:00 2024"
     assert (second.text, second.owner, second.evidence[0].method) == ("two\n\nx", "list", "recipe")
     assert first.external_id != second.external_id
-
-
-def test_visible_text_of_html() -> None:
-    page = read_html(
-        "<!DOCTYPE html><title>A &amp; B</title><style>p{}</style><body class='x>y'><p>One<br>two<!-- no --> <i>x</i>"
-        "<script>if (a < b) document.write('<p>no')</script><svg><text>no</text></svg><p>1 < 2 &#8364; &bogus; "
-        "<a href=https://creativecommons.org/licenses/by/4.0/ rel='nofollow license'>CC</a>"
-    )
-    assert page.title == "A & B"
-    assert page.text == "One\ntwo x\n1 < 2 € &bogus; CC"
-    assert page.licenses == ("https://creativecommons.org/licenses/by/4.0/",)

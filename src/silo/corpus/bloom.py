@@ -94,7 +94,7 @@ def _touch(bits: Hashes, items: Hashes, starts: Starts, touched: Hashes) -> None
 @numba.njit(cache=True, nogil=True)
 def _count_present(bits: Hashes, items: Hashes, probes: int, starts: Starts, touched: Hashes) -> int:
     """How many items (repeats counted) are in the filter."""
-    found = np.int64(0)
+    present = np.int64(0)
     for first in range(0, len(items), len(starts)):
         group = items[first : first + len(starts)]
         _touch(bits, group, starts, touched)
@@ -105,8 +105,8 @@ def _count_present(bits: Hashes, items: Hashes, probes: int, starts: Starts, tou
                 bit = where & np.uint64(511)
                 where >>= np.uint64(9)
                 hit &= bits[starts[at] + np.int64(bit >> np.uint64(6))] >> (bit & np.uint64(63))
-            found += np.int64(hit)
-    return int(found)
+            present += np.int64(hit)
+    return int(present)
 
 
 @numba.njit(cache=True, nogil=True)

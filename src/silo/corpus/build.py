@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from silo import __version__
-from silo.corpus.accounts import Reports, manifest_content, stage_times
+from silo.corpus.clean import clean_domain
 from silo.corpus.corpus import Corpus
 from silo.corpus.decontaminate import EvaluationText
-from silo.corpus.exact import Summary, drop_repeats
+from silo.corpus.exact import ExactSummary, drop_repeats
+from silo.corpus.manifest import Reports, manifest_content, stage_times
+from silo.corpus.read import QUARANTINED, read_part
 from silo.corpus.runs import open_runs
-from silo.corpus.shards import directory_name
-from silo.corpus.stages import clean_domain, read_part, tokenise_shard
-from silo.corpus.workers import Memory, Unit, run, wait_for_orphans
+from silo.corpus.shards import directory_name, tokenise_shard
+from silo.corpus.workers import Memory, Task, TaskFunction, run_tasks, wait_for_orphans
 from silo.errors import SiloError
 from silo.files import (
     MANIFEST,
@@ -53,7 +55,6 @@ class _Build:
     """A build under way: where it lies and what it costs."""
 
     recipe: CorpusRecipe
-    base: Path
     out: Path
     advance: Advance
     parts: list[SourcePart]
@@ -62,20 +63,38 @@ class _Build:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def place(self) -> Path:
+    def workspace(self) -> Path:
         return self.out.with_name(self.out.name + ".building")
 
     @property
-    def guard(self) -> Path:
-        return self.place / "workers.lock"
+    def workers_lock(self) -> Path:
+        return self.workspace / "workers.lock"
 
     @property
-    def work(self) -> Path:
-        return self.place / "work"
+    def scratch(self) -> Path:
+        return self.workspace / "work"
 
     @property
     def target(self) -> Path:
-        return self.place / "corpus"
+        return self.workspace / "corpus"
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
+
+    def run(self, stage: str, function: TaskFunction, tasks: list[Task]) -> list[dict[str, Any]]:
+        """The reports of all tasks of a stage."""
+        return run_tasks(
+            stage,
+            function,
+            tasks,
+            workers=self.recipe.workers,
+            advance=self.advance,
+            memory=self.memory,
+            lock=self.workers_lock,
+        )
 
 
 def build(
@@ -85,29 +104,29 @@ def build(
 
     Returns the summary that `silo corpus build --json` prints. A finished corpus from the same inputs is reused.
     """
-    _check(recipe)
-    recipe = _absolute(recipe, base)
+    _check_recipe(recipe)
+    recipe = _fill_in(recipe, base)
     parts = [part for source in recipe.source for part in plan(source, base)]
     evaluation = sorted({path for pattern in recipe.decontaminate.files for path in expand(pattern, base)})
-    job = _Build(recipe, base, out.absolute(), advance, parts, evaluation)
-    key = _key(job)
-    done = _finished(job.out, key, force=force)
-    if done:
-        remove_tree(job.place)
-        return {**done, "reused": True}
-    job.place.mkdir(parents=True, exist_ok=True)
-    with exclusive(job.place / "lock"):
-        wait_for_orphans(job.guard)
+    job = _Build(recipe, out.absolute(), advance, parts, evaluation)
+    key = _inputs_key(job)
+    finished = _finished_summary(job.out, key, force=force)
+    if finished:
+        remove_tree(job.workspace)
+        return {**finished, "reused": True}
+    job.workspace.mkdir(parents=True, exist_ok=True)
+    with exclusive(job.workspace / "lock"):
+        wait_for_orphans(job.workers_lock)
         _continue_or_restart(job, key)
-        summary = _build(job, key)
+        summary = _run_stages(job, key)
         if job.out.exists():
             remove_tree(job.out)
         commit(job.target, job.out)
-    remove_tree(job.place)
+    remove_tree(job.workspace)
     return {**summary, "reused": False}
 
 
-def _check(recipe: CorpusRecipe) -> None:
+def _check_recipe(recipe: CorpusRecipe) -> None:
     check_kinds(recipe.pii.mask)
     grouped = [domain for domains in recipe.groups.values() for domain in domains]
     if twice := {domain for domain in grouped if grouped.count(domain) > 1}:
@@ -136,7 +155,8 @@ def _check(recipe: CorpusRecipe) -> None:
             raise SiloError("recipe-value", f"{name} must be at least 1, not {size}")
 
 
-def _absolute(recipe: CorpusRecipe, base: Path) -> CorpusRecipe:
+def _fill_in(recipe: CorpusRecipe, base: Path) -> CorpusRecipe:
+    """The recipe with the number of workers and an absolute path of the tokenizer."""
     workers = recipe.workers or len(os.sched_getaffinity(0))
     if not recipe.tokenizer or recipe.tokenizer == "bytes":
         return replace(recipe, workers=workers, tokenizer="")
@@ -144,7 +164,7 @@ def _absolute(recipe: CorpusRecipe, base: Path) -> CorpusRecipe:
     return replace(recipe, workers=workers, tokenizer=str(path if path.is_absolute() else base / path))
 
 
-def _key(job: _Build) -> str:
+def _inputs_key(job: _Build) -> str:
     """Names recipe and inputs: a build goes on only if this has not changed."""
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in job.evaluation]
     recipe = asdict(replace(job.recipe, workers=0))
@@ -153,7 +173,7 @@ def _key(job: _Build) -> str:
     return fingerprint([__version__, recipe, parts, files, tokenizer])
 
 
-def _finished(out: Path, key: str, *, force: bool) -> dict[str, Any] | None:
+def _finished_summary(out: Path, key: str, *, force: bool) -> dict[str, Any] | None:
     """The summary of a corpus that is already there and was made from the same inputs.
 
     With `force` a corpus may be replaced; what is not a corpus is never touched.
@@ -172,33 +192,43 @@ def _finished(out: Path, key: str, *, force: bool) -> dict[str, Any] | None:
 
 
 def _continue_or_restart(job: _Build, key: str) -> None:
-    mark = job.place / "key.json"
-    if not mark.exists() or read_json(mark) != key:
-        for path in (job.work, job.target):
+    key_file = job.workspace / "key.json"
+    if not key_file.exists() or read_json(key_file) != key:
+        for path in (job.scratch, job.target):
             remove_tree(path)
-        write_json(mark, key)
-    for path in (job.work, job.target):
+        write_json(key_file, key)
+    for path in (job.scratch, job.target):
         path.mkdir(parents=True, exist_ok=True)
 
 
-def _build(job: _Build, key: str) -> dict[str, Any]:
+def _run_stages(job: _Build, key: str) -> dict[str, Any]:
+    """Every stage in order, then the manifest; returns the summary."""
     start = time.perf_counter()
-    read = _timed(job, "read", _read)
+    with job.time("read"):
+        read = _read_parts(job)
     if sum(report["read"] for report in read) == 0:
         raise SiloError("input-empty", "the sources hold no record at all")
-    evaluated = _timed(job, "evaluation", _evaluation)
-    exact = _timed(job, "exact", _exact)
-    cleaned = _timed(job, "clean", lambda job: _clean(job, exact))
-    tokenised = _timed(job, "tokens", lambda job: _tokenise(job, cleaned))
+    with job.time("evaluation"):
+        evaluation_documents = _index_evaluation(job)
+    with job.time("exact"):
+        exact = _drop_exact_repeats(job)
+    with job.time("clean"):
+        cleaned = _clean_domains(job, exact)
+    with job.time("tokens"):
+        tokenised = _tokenise_shards(job, cleaned)
     _gather(job, exact)
     reports = Reports(read, cleaned, tokenised)
     content = manifest_content(
-        job.recipe, reports, laundering=len(exact.laundering), evaluated=evaluated, files=_checksums(job, tokenised)
+        job.recipe,
+        reports,
+        laundering=len(exact.laundering),
+        evaluation_documents=evaluation_documents,
+        files=_checksums(job, tokenised),
     )
-    mark = write_manifest(job.target, content)
+    fingerprint_of_corpus = write_manifest(job.target, content)
     summary = {
         **content["counts"],
-        "fingerprint": mark,
+        "fingerprint": fingerprint_of_corpus,
         "out": str(job.out),
         "seconds": round(time.perf_counter() - start, 2),
         "peak_memory_mb": job.memory.total(),
@@ -210,90 +240,70 @@ def _build(job: _Build, key: str) -> dict[str, Any]:
     return summary
 
 
-def _timed(job: _Build, stage: str, step: Any) -> Any:
-    start = time.perf_counter()
-    result = step(job)
-    job.seconds[stage] = time.perf_counter() - start
-    return result
-
-
-def _run(job: _Build, stage: str, function: Any, units: list[Unit]) -> list[dict[str, Any]]:
-    return run(
-        stage,
-        function,
-        units,
-        workers=job.recipe.workers,
-        advance=job.advance,
-        memory=job.memory,
-        guard=job.guard,
-    )
-
-
-def _read(job: _Build) -> list[dict[str, Any]]:
-    reports = job.work / "read"
-    reports.mkdir(exist_ok=True)
-    units = []
+def _read_parts(job: _Build) -> list[dict[str, Any]]:
+    folder = job.scratch / "read"
+    folder.mkdir(exist_ok=True)
+    tasks = []
     for number, part in enumerate(job.parts):
         name = f"{number:06d}"
-        arguments = (part, str(reports / name), job.recipe.limits)
-        units.append(Unit(reports / f"{name}.json", arguments, part.bytes))
-    return _run(job, "read", read_part, units)
+        tasks.append(Task(folder / f"{name}.json", (part, str(folder / name), job.recipe.limits), part.bytes))
+    return job.run("read", read_part, tasks)
 
 
-def _evaluation(job: _Build) -> int:
+def _index_evaluation(job: _Build) -> int:
     """Index the evaluation files; returns the number of evaluation documents."""
     if not job.evaluation:
         return 0
-    mark = job.work / "evaluation.json"
-    if not mark.exists():
-        records = (item for path in job.evaluation for item in _shown(job, path))
-        text = EvaluationText.build(job.recipe.decontaminate, records)
-        text.save(job.work / "evaluation")
-        write_json(mark, len(text.labels))
-    return int(read_json(mark))
+    count_file = job.scratch / "evaluation.json"
+    if not count_file.exists():
+        text = EvaluationText.build(job.recipe.decontaminate, _evaluation_records(job))
+        text.save(job.scratch / "evaluation")
+        write_json(count_file, len(text.labels))
+    return int(read_json(count_file))
 
 
-def _shown(job: _Build, path: Path) -> Iterable[EvaluationRecord]:
-    job.advance("evaluation", job.evaluation.index(path), len(job.evaluation))
-    yield from read_evaluation(path, job.recipe.limits)
-    job.advance("evaluation", job.evaluation.index(path) + 1, len(job.evaluation))
+def _evaluation_records(job: _Build) -> Iterator[EvaluationRecord]:
+    for number, path in enumerate(job.evaluation):
+        job.advance("evaluation", number, len(job.evaluation))
+        yield from read_evaluation(path, job.recipe.limits)
+        job.advance("evaluation", number + 1, len(job.evaluation))
 
 
-def _exact(job: _Build) -> Summary:
+def _drop_exact_repeats(job: _Build) -> ExactSummary:
     job.advance("exact", 0, 1)
-    summary = drop_repeats(open_runs(job.work / "read"))
+    summary = drop_repeats(open_runs(job.scratch / "read"))
     job.advance("exact", 1, 1)
     return summary
 
 
-def _clean(job: _Build, exact: Summary) -> list[dict[str, Any]]:
-    reports = job.work / "clean"
-    reports.mkdir(exist_ok=True)
-    evaluation = str(job.work / "evaluation") if job.evaluation else ""
-    units = []
+def _clean_domains(job: _Build, exact: ExactSummary) -> list[dict[str, Any]]:
+    folder = job.scratch / "clean"
+    folder.mkdir(exist_ok=True)
+    evaluation = str(job.scratch / "evaluation") if job.evaluation else ""
+    tasks = []
     for domain, size in exact.domain_bytes.items():
-        arguments = (job.recipe, domain, size, str(job.work / "read"), str(job.target), evaluation)
-        units.append(Unit(reports / f"{directory_name(domain)}.json", arguments, size))
-    return _run(job, "clean", clean_domain, units)
+        arguments = (job.recipe, domain, size, str(job.scratch / "read"), str(job.target), evaluation)
+        tasks.append(Task(folder / f"{directory_name(domain)}.json", arguments, size))
+    return job.run("clean", clean_domain, tasks)
 
 
-def _tokenise(job: _Build, cleaned: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _tokenise_shards(job: _Build, cleaned: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tokenise every shard; each report gains the shard's stem, tier and domain."""
-    reports = job.work / "tokens"
-    reports.mkdir(exist_ok=True)
-    shards, units = [], []
+    folder = job.scratch / "tokens"
+    folder.mkdir(exist_ok=True)
+    shards, tasks = [], []
     for report in cleaned:
         for tier, stem, size in report["shards"]:
             shards.append({"stem": stem, "tier": tier, "domain": report["domain"]})
             arguments = (str(job.target), stem, job.recipe.tokenizer)
-            units.append(Unit(reports / f"{stem.replace('/', '-')}.json", arguments, size))
-    done = _run(job, "tokens", tokenise_shard, units)
-    return [{**shard, **report} for shard, report in zip(shards, done, strict=True)]
+            tasks.append(Task(folder / f"{stem.replace('/', '-')}.json", arguments, size))
+    reports = job.run("tokens", tokenise_shard, tasks)
+    return [{**shard, **report} for shard, report in zip(shards, reports, strict=True)]
 
 
-def _gather(job: _Build, exact: Summary) -> None:
+def _gather(job: _Build, exact: ExactSummary) -> None:
     """Bring quarantined records and suspicious pairs into the corpus."""
-    pieces = sorted((job.work / "read").glob("*/quarantined.zst"), key=file_sha256)
+    pieces = sorted((job.scratch / "read").glob(f"*/{QUARANTINED}"), key=file_sha256)
     with (job.target / "quarantined.jsonl.zst").open("wb") as stream:
         for piece in pieces:
             with piece.open("rb") as source:

@@ -67,10 +67,11 @@ class EvaluationText:
         keys = np.zeros(slots, dtype=np.uint64)
         owners, last, count = (np.zeros(slots, dtype=np.int32) for _ in range(3))
         for number, items in enumerate(grams):
-            _file(keys, owners, last, count, items, number)
+            _insert(keys, owners, last, count, items, number)
         owners[count > _COMMON] = -1
-        held = owners[(keys != 0) & (owners >= 0)]
-        return cls(recipe, keys, owners, np.bincount(held, minlength=len(labels)).astype(np.int32), labels)
+        identifying = owners[(keys != 0) & (owners >= 0)]
+        sizes = np.bincount(identifying, minlength=len(labels)).astype(np.int32)
+        return cls(recipe, keys, owners, sizes, labels)
 
     def save(self, directory: Path) -> None:
         """Write the table so that several processes can map it."""
@@ -93,37 +94,37 @@ class EvaluationText:
         if len(grams) == 0:
             return None
         owners = np.empty(len(grams), dtype=np.int32)
-        found = int(_look_up(self.keys, self.owners, grams, owners))
-        if found == 0:
+        hits = int(_look_up(self.keys, self.owners, grams, owners))
+        if hits == 0:
             return None
-        share = found / len(grams)
-        best, coverage = self._best_coverage(grams, np.bincount(owners[:found]))
+        share = hits / len(grams)
+        best, coverage = self._best_coverage(grams, np.bincount(owners[:hits]))
         if share < self.recipe.threshold and coverage < self.recipe.coverage:
             return None
         return Leak(self.labels[best], round(share, 4), round(coverage, 4))
 
-    def _best_coverage(self, grams: Hashes, held: NDArray[np.intp]) -> tuple[int, float]:
-        """The evaluation document of which most is held, and how much of it.
+    def _best_coverage(self, grams: Hashes, counts: NDArray[np.intp]) -> tuple[int, float]:
+        """The evaluation document of which most is there, and how much of it.
 
-        `held` counts repeated n-grams every time, which is an upper bound; only if that reaches the bar are the
-        distinct ones counted.
+        `counts` has hits per evaluation document, repeated n-grams every time, which is an upper bound; only if that
+        reaches the bar are the distinct ones counted.
         """
-        numbers = np.flatnonzero(held)
+        numbers = np.flatnonzero(counts)
         sizes = self.sizes[numbers]
-        upper = np.where(sizes >= _MIN_IDENTIFYING, np.minimum(held[numbers] / np.maximum(sizes, 1), 1.0), 0.0)
+        upper = np.where(sizes >= _MIN_IDENTIFYING, np.minimum(counts[numbers] / np.maximum(sizes, 1), 1.0), 0.0)
         if upper.max() < self.recipe.coverage:
-            return int(numbers[np.argmax(held[numbers])]), float(upper.max())
+            return int(numbers[np.argmax(counts[numbers])]), float(upper.max())
         unique = np.unique(grams)
         distinct = np.empty(len(unique), dtype=np.int32)
-        found = int(_look_up(self.keys, self.owners, unique, distinct))
-        exact = np.bincount(distinct[:found], minlength=len(held))[numbers]
+        hits = int(_look_up(self.keys, self.owners, unique, distinct))
+        exact = np.bincount(distinct[:hits], minlength=len(counts))[numbers]
         covered = np.where(sizes >= _MIN_IDENTIFYING, exact / np.maximum(sizes, 1), 0.0)
         best = int(np.argmax(covered))
         return int(numbers[best]), float(covered[best])
 
 
 @numba.njit(cache=True, nogil=True)
-def _file(keys: Hashes, owners: Ints, last: Ints, count: Ints, items: Hashes, document: int) -> None:
+def _insert(keys: Hashes, owners: Ints, last: Ints, count: Ints, items: Hashes, document: int) -> None:
     """Put items into the open-addressing table; `count` is the number of documents that hold an item."""
     mask = np.uint64(len(keys) - 1)
     for item in items:
@@ -145,13 +146,13 @@ def _file(keys: Hashes, owners: Ints, last: Ints, count: Ints, items: Hashes, do
 def _look_up(keys: Hashes, owners: Ints, items: Hashes, out: Ints) -> int:
     """The owners of those items that identify an evaluation document; returns how many there are."""
     mask = np.uint64(len(keys) - 1)
-    found = 0
+    hits = 0
     for item in items:
         item = max(item, np.uint64(1))
         slot = item & mask
         while keys[slot] != 0 and keys[slot] != item:
             slot = (slot + np.uint64(1)) & mask
         if keys[slot] == item and owners[slot] >= 0:
-            out[found] = owners[slot]
-            found += 1
-    return found
+            out[hits] = owners[slot]
+            hits += 1
+    return hits

@@ -34,23 +34,27 @@ _ENTRY = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ExactSummary:
     """What is left after exact deduplication: text bytes per domain, and suspicious pairs."""
 
     domain_bytes: dict[str, int]
     laundering: list[dict[str, Any]]
 
 
-def drop_repeats(runs: list[Run]) -> Summary:
+def drop_repeats(runs: list[Run]) -> ExactSummary:
     """Mark the repeats in every run, first by id and then by text."""
-    spool = _Spool(runs, [run.new_drops() for run in runs], sorted({name for run in runs for name in run.licenses}))
-    laundering = [pair for key in ("id", "text") for group in spool.groups(key) for pair in spool.drop(group, key)]
+    everything = _AllRuns(
+        runs, [run.new_drops() for run in runs], sorted({name for run in runs for name in run.licenses})
+    )
+    laundering = [
+        pair for key in ("id", "text") for group in everything.groups(key) for pair in everything.drop(group, key)
+    ]
     laundering.sort(key=lambda pair: (pair["kept"], pair["dropped"], pair["dropped_license"]))
-    return Summary(spool.domain_bytes(), laundering)
+    return ExactSummary(everything.domain_bytes(), laundering)
 
 
 @dataclass(frozen=True, slots=True)
-class _Spool:
+class _AllRuns:
     """All runs, the marks on their rows, and all licences by number."""
 
     runs: list[Run]
@@ -73,13 +77,13 @@ class _Spool:
         """The live rows of one run whose key falls into one slice."""
         run, rows = self.runs[at], self.runs[at].rows()
         leading = _halves(rows[key])[1] >> np.uint64(32)
-        mine = (self.drops[at]["why"] == KEPT) & (leading * np.uint64(slices) >> np.uint64(32) == number)
-        entries = np.empty(int(mine.sum()), dtype=_ENTRY)
+        in_slice = (self.drops[at]["why"] == KEPT) & (leading * np.uint64(slices) >> np.uint64(32) == number)
+        entries = np.empty(int(in_slice.sum()), dtype=_ENTRY)
         for name in ("id", "text", "record", "tier"):
-            entries[name] = rows[name][mine]
+            entries[name] = rows[name][in_slice]
         numbers = np.array([self.licenses.index(name) for name in run.licenses], dtype=np.uint32)
-        entries["license"] = numbers[rows["license"][mine]]
-        entries["run"], entries["row"] = at, np.flatnonzero(mine)
+        entries["license"] = numbers[rows["license"][in_slice]]
+        entries["run"], entries["row"] = at, np.flatnonzero(in_slice)
         return entries
 
     def drop(self, entries: Rows, key: str) -> list[dict[str, Any]]:
@@ -87,10 +91,10 @@ class _Spool:
         if not len(entries):
             return []
         winners = entries[_heads(entries[key])]
-        lost = (entries["run"] != winners["run"]) | (entries["row"] != winners["row"])
+        losers = (entries["run"] != winners["run"]) | (entries["row"] != winners["row"])
         same_text = entries["text"] == winners["text"]
-        for at in np.unique(entries["run"][lost]).tolist():
-            here = lost & (entries["run"] == at)
+        for at in np.unique(entries["run"][losers]).tolist():
+            here = losers & (entries["run"] == at)
             rows = entries["row"][here]
             self.drops[at]["why"][rows] = np.where(same_text[here], SAME_TEXT, SAME_ID)
             self.drops[at]["winner"][rows] = winners["id"][here]

@@ -19,7 +19,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from silo.corpus.grouping import by_size
+from silo.corpus.shards import batch_lines
 from silo.files import canonical_json, read_json, write_json
 from silo.records import Document
 from silo.text.normalise import text_hash
@@ -55,17 +55,17 @@ class Spooled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A document waiting to be written."""
+class _Waiting:
+    """A document that waits to be written."""
 
     document: Document
-    mark: bytes
-    size: int
+    text_hash: bytes
+    text_bytes: int
     line: bytes
 
     @property
     def order(self) -> tuple[str, int, str, bytes, bytes]:
-        return self.document.domain, self.document.tier.rank, self.document.id, self.mark, self.line
+        return self.document.domain, self.document.tier.rank, self.document.id, self.text_hash, self.line
 
 
 class RunWriter:
@@ -73,7 +73,7 @@ class RunWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._held: list[_Held] = []
+        self._waiting: list[_Waiting] = []
         self._bytes = 0
         self._runs = 0
 
@@ -81,56 +81,56 @@ class RunWriter:
         """Take a document; returns the size of its text in bytes."""
         line = json.dumps(document.as_json(), ensure_ascii=False, allow_nan=False).encode()
         size = len(document.text.encode())
-        self._held.append(_Held(replace(document, text=""), text_hash(document.text), size, line))
+        self._waiting.append(_Waiting(replace(document, text=""), text_hash(document.text), size, line))
         self._bytes += len(line)
         if self._bytes >= RUN_BYTES:
             self.flush()
         return size
 
     def flush(self) -> None:
-        """Write what is held as a run."""
-        if self._held:
-            self._held.sort(key=lambda item: item.order)
-            _write_run(self._directory / f"run-{self._runs:04d}", self._held)
+        """Write the waiting documents as a run."""
+        if self._waiting:
+            self._waiting.sort(key=lambda item: item.order)
+            _write_run(self._directory / f"run-{self._runs:04d}", self._waiting)
             self._runs += 1
-            self._held, self._bytes = [], 0
+            self._waiting, self._bytes = [], 0
 
 
-def _write_run(stem: Path, held: list[_Held]) -> None:
-    domains = sorted({item.document.domain for item in held})
-    licenses = sorted({item.document.license for item in held})
-    rows = np.empty(len(held), dtype=ROW)
-    rows["id"] = _column([bytes.fromhex(item.document.id) for item in held])
-    rows["text"] = _column([item.mark for item in held])
-    rows["record"] = [_record_mark(item.document) for item in held]
-    rows["tier"] = [item.document.tier.rank for item in held]
-    rows["domain"] = [domains.index(item.document.domain) for item in held]
-    rows["license"] = [licenses.index(item.document.license) for item in held]
-    rows["bytes"] = [item.size for item in held]
+def _write_run(stem: Path, documents: list[_Waiting]) -> None:
+    domains = sorted({item.document.domain for item in documents})
+    licenses = sorted({item.document.license for item in documents})
+    rows = np.empty(len(documents), dtype=ROW)
+    rows["id"] = _key_column([bytes.fromhex(item.document.id) for item in documents])
+    rows["text"] = _key_column([item.text_hash for item in documents])
+    rows["record"] = [_record_hash(item.document) for item in documents]
+    rows["tier"] = [item.document.tier.rank for item in documents]
+    rows["domain"] = [domains.index(item.document.domain) for item in documents]
+    rows["license"] = [licenses.index(item.document.license) for item in documents]
+    rows["bytes"] = [item.text_bytes for item in documents]
     np.save(stem.with_suffix(".rows.npy"), rows, allow_pickle=False)
-    blocks = _write_blocks(stem.with_suffix(".blocks"), held, domains)
+    blocks = _write_blocks(stem.with_suffix(".blocks"), documents, domains)
     write_json(stem.with_suffix(".json"), {"domains": domains, "licenses": licenses, "blocks": blocks})
 
 
-def _record_mark(document: Document) -> int:
+def _record_hash(document: Document) -> int:
     """Settles which of two records wins that agree in tier, id and text: by what they say, not by where they lay."""
-    said = [document.domain, document.license, document.owner, document.url, dict(document.meta)]
-    said += [item.asserted for item in document.evidence]
-    return int.from_bytes(hashlib.blake2b(canonical_json(said), digest_size=8).digest(), "little")
+    facts = [document.domain, document.license, document.owner, document.url, dict(document.meta)]
+    facts += [item.asserted for item in document.evidence]
+    return int.from_bytes(hashlib.blake2b(canonical_json(facts), digest_size=8).digest(), "little")
 
 
-def _column(keys: list[bytes]) -> NDArray[np.void]:
+def _key_column(keys: list[bytes]) -> NDArray[np.void]:
     return np.frombuffer(b"".join(keys), dtype="V16")
 
 
-def _write_blocks(path: Path, held: list[_Held], domains: list[str]) -> list[tuple[int, int, int, int, int]]:
+def _write_blocks(path: Path, documents: list[_Waiting], domains: list[str]) -> list[tuple[int, int, int, int, int]]:
     """Returns for every block: domain, offset, length, first row, number of rows."""
     packer = zstandard.ZstdCompressor(level=1)
     blocks: list[tuple[int, int, int, int, int]] = []
     first = 0
     with path.open("wb") as stream:
-        for domain, group in groupby(held, key=lambda item: item.document.domain):
-            for lines in by_size((item.line for item in group), _BLOCK_BYTES):
+        for domain, group in groupby(documents, key=lambda item: item.document.domain):
+            for lines in batch_lines((item.line for item in group), _BLOCK_BYTES):
                 packed = packer.compress(b"\n".join(lines))
                 blocks.append((domains.index(domain), stream.tell(), len(packed), first, len(lines)))
                 stream.write(packed)
@@ -169,9 +169,9 @@ class Run:
         wanted = self.domains.index(domain)
         for number, offset, length, first, count in self.blocks:
             if number == wanted:
-                yield from self._block(offset, length, slice(first, first + count))
+                yield from self._read_block(offset, length, slice(first, first + count))
 
-    def _block(self, offset: int, length: int, where: slice) -> Iterator[Spooled]:
+    def _read_block(self, offset: int, length: int, where: slice) -> Iterator[Spooled]:
         rows = self.rows()[where].copy()
         drops = np.load(self.stem.with_suffix(".drops.npy"), mmap_mode="r")[where].copy()
         with self.stem.with_suffix(".blocks").open("rb") as stream:
@@ -187,7 +187,7 @@ def open_runs(directory: Path) -> list[Run]:
     return [Run.open(path.with_suffix("")) for path in sorted(directory.glob("*/run-*.json"))]
 
 
-def merged(runs: list[Run], domain: str) -> Iterator[Spooled]:
+def merge_runs(runs: list[Run], domain: str) -> Iterator[Spooled]:
     """The documents of one domain from all runs, from the lowest tier to the highest, each tier sorted by id.
 
     Rows that share tier and id (repeats, of which at most one is kept) come kept one first.

@@ -1,5 +1,7 @@
 """Shards: documents of one tier and one domain, in the order of their ids, as records and as tokens.
 
+Stage 3 of a build turns records into tokens.
+
 On disk, under `shards/<tier>/<domain>/`: `00000.jsonl.zst` (one document record per line), `00000.tokens` (token ids,
 little-endian u16 or u32, every document led by the beginning-of-text token) and `00000.index.npy` (one `ENTRY` per
 document). docs/formats.md has the bytes.
@@ -11,8 +13,11 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +25,11 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from silo.corpus.grouping import by_size
+from silo.corpus.workers import tick
 from silo.errors import SiloError
-from silo.files import sync_file
+from silo.files import file_sha256, sync_file
 from silo.records import Document, Rights, Tier
-from silo.text.tokenizer import Ids, Tokenizer, token_dtype
+from silo.text.tokenizer import Ids, Tokenizer, load_tokenizer, token_dtype
 
 ENTRY = np.dtype(
     [
@@ -62,26 +67,26 @@ class ShardWriter:
         self._prefix = f"{tier}/{directory_name(domain)}"
         self._shard_bytes = shard_bytes
         self._stem = ""
-        self._held = 0
+        self._text_bytes = 0
         self._stream: io.BufferedWriter | None = None
         self._packed: zstandard.ZstdCompressionWriter | None = None
 
     def add(self, line: bytes, text_bytes: int) -> None:
         """Append one record."""
-        if self._packed is None or self._held >= self._shard_bytes:
-            self._next()
+        if self._packed is None or self._text_bytes >= self._shard_bytes:
+            self._open_next()
         assert self._packed is not None
         self._packed.write(line + b"\n")
-        self._held += text_bytes
+        self._text_bytes += text_bytes
 
-    def _next(self) -> None:
+    def _open_next(self) -> None:
         self.close()
         self._stem = f"{self._prefix}/{len(self.written):05d}"
         path = self._root / (self._stem + RECORDS)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._stream = path.open("wb")
         self._packed = zstandard.ZstdCompressor(level=3).stream_writer(self._stream, closefd=False)
-        self._held = 0
+        self._text_bytes = 0
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -95,7 +100,7 @@ class ShardWriter:
             self._packed.close()  # type: ignore[no-untyped-call]
             self._stream.close()
             sync_file(Path(self._stream.name))
-            self.written.append((self._stem, self._held))
+            self.written.append((self._stem, self._text_bytes))
             self._packed = self._stream = None
 
 
@@ -106,34 +111,66 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield line.rstrip(b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What one document came to in text bytes and tokens (its beginning-of-text token included)."""
-
-    source: str
-    license: str
-    bytes: int
-    tokens: int
-    train_tokens: int
+@contextmanager
+def open_line_writer(path: Path) -> Iterator[zstandard.ZstdCompressionWriter]:
+    """A zstd file that `read_lines` reads; whoever writes ends each line."""
+    with path.open("wb") as stream, zstandard.ZstdCompressor(level=3).stream_writer(stream) as packed:
+        yield packed
 
 
-def write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[Written]:
-    """Tokenise a shard; yields every document as it is done."""
+def batch_lines(lines: Iterable[bytes], limit: int) -> Iterator[list[bytes]]:
+    """Batches that are closed as soon as they hold `limit` bytes; the last one may be smaller, none is empty."""
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= limit:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def tokenise_shard(target: str, stem: str, tokenizer_path: str) -> dict[str, Any]:
+    """The records of one shard -> token ids and an index; reports counts per source and licence, and checksums."""
+    start = time.perf_counter()
+    root = Path(target) / "shards"
+    table: dict[tuple[str, str], list[int]] = {}
+    for record, text_bytes, tokens in _write_tokens(root, stem, _load_tokenizer(tokenizer_path)):
+        row = table.setdefault((record["source"], record["license"]), [0, 0, 0, 0])
+        train_tokens = tokens if record["rights"]["train"] else 0
+        for column, amount in enumerate((1, text_bytes, tokens, train_tokens)):
+            row[column] += amount
+        tick(text_bytes)
+    return {
+        "table": [[*key, *row] for key, row in sorted(table.items())],
+        "sha256": {suffix: file_sha256(root / (stem + suffix)) for suffix in (RECORDS, TOKENS, INDEX)},
+        "seconds": time.perf_counter() - start,
+    }
+
+
+@cache
+def _load_tokenizer(path: str) -> Tokenizer:
+    return load_tokenizer(path)
+
+
+def _write_tokens(root: Path, stem: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Tokenise a shard; yields every record as it is done, with its text bytes and tokens (the first one included)."""
     entries: list[tuple[Any, ...]] = []
     dtype = token_dtype(tokenizer.vocabulary)
     begin = np.array([tokenizer.begin], dtype=dtype)
     offset = 0
     with (root / (stem + TOKENS)).open("wb") as stream:
-        for lines in by_size(read_lines(root / (stem + RECORDS)), _BATCH_BYTES):
-            batch = [json.loads(line) for line in lines]
-            for record, ids in zip(batch, tokenizer.encode([item["text"] for item in batch]), strict=True):
+        for lines in batch_lines(read_lines(root / (stem + RECORDS)), _BATCH_BYTES):
+            records = [json.loads(line) for line in lines]
+            for record, ids in zip(records, tokenizer.encode([item["text"] for item in records]), strict=True):
                 stream.write(begin.tobytes() + ids.astype(dtype).tobytes())
                 size = len(record["text"].encode())
                 count = len(ids) + 1
                 entries.append(_entry(record, offset, count, size))
                 offset += count
-                trainable = count if record["rights"]["train"] else 0
-                yield Written(record["source"], record["license"], size, count, trainable)
+                yield record, size, count
     np.save(root / (stem + INDEX), np.array(entries, dtype=ENTRY), allow_pickle=False)
     sync_file(root / (stem + TOKENS))
     sync_file(root / (stem + INDEX))

@@ -1,6 +1,6 @@
-"""Units of work: each is done by one process alone, leaves a report when it is finished, and is never done twice.
+"""Tasks: each is done by one process alone, leaves a report when it is finished, and is never done twice.
 
-A unit without a report did not happen: it is started again from nothing. That is all there is to resuming.
+A task without a report did not happen: it is started again from nothing. That is all there is to resuming.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from silo.errors import SiloError
 from silo.files import exclusive, hold_shared, read_json, write_json
 from silo.progress import Advance
 
-Job = Callable[..., dict[str, Any]]
+TaskFunction = Callable[..., dict[str, Any]]
 
 _REDRAW_SECONDS = 0.2
 _ORPHAN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Task:
     """One call of a stage's function, the file its report goes to, and how much work it is."""
 
     report: Path
@@ -59,42 +59,42 @@ class Memory:
 
 
 @dataclass(slots=True)
-class _Here:
-    """Where progress made in this process goes: to `show`, now and then; `held` is what it has not been told yet."""
+class _Progress:
+    """Where progress of this process goes: to `show`, now and then; `pending` is what it has not been told yet."""
 
     show: Callable[[int], None] | None = None
-    held: int = 0
-    told: float = 0.0
+    pending: int = 0
+    last_shown: float = 0.0
 
 
-_here = _Here()
+_progress = _Progress()
 
 
 def tick(amount: int) -> None:
-    """Called inside a unit: so much more is done."""
-    _here.held += amount
-    if _here.show and time.monotonic() - _here.told > _REDRAW_SECONDS:
-        _here.show(_here.held)
-        _here.held, _here.told = 0, time.monotonic()
+    """Called inside a task: so much more is done."""
+    _progress.pending += amount
+    if _progress.show and time.monotonic() - _progress.last_shown > _REDRAW_SECONDS:
+        _progress.show(_progress.pending)
+        _progress.pending, _progress.last_shown = 0, time.monotonic()
 
 
-def run(
+def run_tasks(
     stage: str,
-    job: Job,
-    units: Sequence[Unit],
+    function: TaskFunction,
+    tasks: Sequence[Task],
     *,
     workers: int,
     advance: Advance,
     memory: Memory,
-    guard: Path | None = None,
+    lock: Path | None = None,
 ) -> list[Any]:
-    """Do the units that have no report yet; returns all reports in the order of the units.
+    """Do the tasks that have no report yet; returns all reports in the order of the tasks.
 
-    Workers hold the lock file `guard` while they live, and do not outlive this process: see `wait_for_orphans`.
+    Workers hold the file `lock` while they live, and do not outlive this process: see `wait_for_orphans`.
     """
-    total = sum(unit.size for unit in units)
-    open_units = [unit for unit in units if not unit.report.exists()]
-    done = total - sum(unit.size for unit in open_units)
+    total = sum(task.size for task in tasks)
+    open_tasks = [task for task in tasks if not task.report.exists()]
+    done = total - sum(task.size for task in open_tasks)
 
     def show(amount: int) -> None:
         nonlocal done
@@ -102,26 +102,26 @@ def run(
         advance(stage, min(total, done), total)
 
     show(0)
-    if workers == 1 or len(open_units) <= 1:
-        _here.show, _here.held = show, 0
+    if workers == 1 or len(open_tasks) <= 1:
+        _progress.show, _progress.pending = show, 0
         try:
-            for unit in open_units:
-                memory.note(stage, *_perform(job, unit))
+            for task in open_tasks:
+                memory.note(stage, *_perform(function, task))
         finally:
-            _here.show = None
-    elif open_units:
+            _progress.show = None
+    elif open_tasks:
         note = partial(memory.note, stage)
-        _work_together(job, open_units, min(workers, len(open_units)), show=show, note=note, guard=guard)
+        _run_in_workers(function, open_tasks, min(workers, len(open_tasks)), show=show, note=note, lock=lock)
     advance(stage, total, total)
-    return [read_json(unit.report) for unit in units]
+    return [read_json(task.report) for task in tasks]
 
 
-def wait_for_orphans(guard: Path) -> None:
+def wait_for_orphans(lock: Path) -> None:
     """Wait until no worker of an earlier, killed run is left; they notice within a second that they are orphans."""
     deadline = time.monotonic() + _ORPHAN_SECONDS
     while True:
         try:
-            with exclusive(guard):
+            with exclusive(lock):
                 return
         except SiloError:
             if time.monotonic() > deadline:
@@ -129,30 +129,30 @@ def wait_for_orphans(guard: Path) -> None:
             time.sleep(0.1)
 
 
-def _work_together(
-    job: Job,
-    units: list[Unit],
+def _run_in_workers(
+    function: TaskFunction,
+    tasks: list[Task],
     workers: int,
     *,
     show: Callable[[int], None],
     note: Callable[[int, float], None],
-    guard: Path | None,
+    lock: Path | None,
 ) -> None:
-    """Let worker processes take units, largest first.
+    """Let worker processes take tasks, largest first.
 
-    Each worker has a pipe of its own and shares nothing else, so that killing one can block nobody. If a unit fails or
+    Each worker has a pipe of its own and shares nothing else, so that killing one can block nobody. If a task fails or
     this process is interrupted, the workers are killed: what they were doing will be done again.
     """
-    waiting = sorted(units, key=lambda unit: unit.size)
-    crew = [_hire(job, guard) for _ in range(workers)]
+    waiting = sorted(tasks, key=lambda task: task.size)
+    started = [_start_worker(function, lock) for _ in range(workers)]
     try:
-        busy = [link for link, _ in crew]
+        busy = [link for link, _ in started]
         for link in busy:
             link.send(waiting.pop())
         while busy:
             ready: list[Any] = connection.wait(busy, timeout=_REDRAW_SECONDS)
             for link in ready:
-                answer = _received(link)
+                answer = _receive(link)
                 if isinstance(answer, int):
                     show(answer)
                     continue
@@ -163,20 +163,20 @@ def _work_together(
                     busy.remove(link)
             show(0)
     finally:
-        for link, process in crew:
+        for link, process in started:
             link.close()
             process.kill()
             process.join()
 
 
-def _hire(job: Job, guard: Path | None) -> tuple[Any, Any]:
+def _start_worker(function: TaskFunction, lock: Path | None) -> tuple[Any, Any]:
     """A new worker process and the link to it.
 
     An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, job, os.getpid(), guard), daemon=True)
+    process = context.Process(target=_work, args=(theirs, function, os.getpid(), lock), daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -186,8 +186,8 @@ def _hire(job: Job, guard: Path | None) -> tuple[Any, Any]:
     return ours, process
 
 
-def _received(link: Any) -> Any:
-    """Progress (a number) or the end of a unit (process and peak memory); an error of the unit is raised here."""
+def _receive(link: Any) -> Any:
+    """Progress (a number) or the end of a task (process and peak memory); an error of the task is raised here."""
     try:
         answer = link.recv()
     except (EOFError, ConnectionResetError):
@@ -197,23 +197,23 @@ def _received(link: Any) -> Any:
     return answer
 
 
-def _work(link: Any, job: Job, parent: int, guard: Path | None) -> None:
-    """A worker: take units until the link closes; it holds the guard, and ends when its parent ends."""
+def _work(link: Any, function: TaskFunction, parent: int, lock: Path | None) -> None:
+    """A worker: take tasks until the link closes; it holds the lock, and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if guard:
-        hold_shared(guard)
+    if lock:
+        hold_shared(lock)
     if os.getppid() != parent:
         os._exit(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _here.show = link.send
+    _progress.show = link.send
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            link.send(_answer(job, link.recv()))
+            link.send(_answer(function, link.recv()))
 
 
-def _answer(job: Job, unit: Unit) -> tuple[int, float] | Exception:
+def _answer(function: TaskFunction, task: Task) -> tuple[int, float] | Exception:
     try:
-        return _perform(job, unit)
+        return _perform(function, task)
     except SiloError as error:
         return error
     except Exception as error:  # it is raised again where the user can see it
@@ -226,20 +226,21 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _perform(job: Job, unit: Unit) -> tuple[int, float]:
+def _perform(function: TaskFunction, task: Task) -> tuple[int, float]:
+    """Do one task and leave its report; returns this process and its peak memory."""
     try:
-        report = job(*unit.arguments)
+        report = function(*task.arguments)
     except MemoryError:
-        raise SiloError("out-of-memory", f"not enough memory for {unit.report.stem}") from None
-    write_json(unit.report, report)
+        raise SiloError("out-of-memory", f"not enough memory for {task.report.stem}") from None
+    write_json(task.report, report)
     return os.getpid(), peak_memory_mb()
 
 
 def peak_memory_mb() -> float:
     """The high-water mark of this process's resident memory."""
     status = Path("/proc/self/status")
-    if status.exists() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(found[1]) / 1024
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) / 1024
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

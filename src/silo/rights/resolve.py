@@ -8,9 +8,15 @@ from functools import reduce
 from silo.records import Duty, Evidence, Right, Rights, Tier, Verdict
 from silo.rights.licences.expression import read_expression
 from silo.rights.licences.reading import join_ids
+from silo.rights.licences.statement import assess
 from silo.rights.licences.table import NOASSERTION, license_table
 
 NO_EVIDENCE = Evidence("", "", "none", 1.0, tier=Tier.restricted, spdx=NOASSERTION)
+
+
+def classify(statement: str, *, where: str = "statement") -> Verdict:
+    """What a licence string means: tier, SPDX expression, duties, rights and the evidence for them."""
+    return resolve((assess(statement, where=where),))
 
 
 def resolve(evidence: Iterable[Evidence], *, stated_tier: str = "", deny: Iterable[Right] = ()) -> Verdict:
@@ -19,27 +25,27 @@ def resolve(evidence: Iterable[Evidence], *, stated_tier: str = "", deny: Iterab
     Readings below the granting confidence can narrow but never grant. `stated_tier` is what the record says of
     itself: it can only make the verdict stricter. `deny` takes rights away.
     """
-    given = sorted(set(evidence), key=_order)
-    licences = [item for item in given if item.tier is not None]
+    items = sorted(set(evidence), key=_sort_key)
+    licences = [item for item in items if item.tier is not None]
     if not licences:
-        given.append(NO_EVIDENCE)
+        items.append(NO_EVIDENCE)
         licences = [NO_EVIDENCE]
-    tier, conflicts = _tier(licences)
+    tier, conflicts = _strictest_tier(licences)
     licence_tier = tier
     if stated_tier:
-        tier = max(tier, _stated(stated_tier), key=_rank)
+        tier = max(tier, _parse_tier(stated_tier), key=_rank)
         conflicts += _stated_conflict(stated_tier, licence_tier, licences)
     return Verdict(
         tier=tier,
-        spdx=_spdx(licences, licence_tier),
-        duties=frozenset[Duty]().union(*(item.duties for item in given)),
-        rights=_rights(given, tier).without(deny),
-        evidence=tuple(given),
+        spdx=_deciding_ids(licences, licence_tier),
+        duties=frozenset[Duty]().union(*(item.duties for item in items)),
+        rights=_remaining_rights(items, tier).without(deny),
+        evidence=tuple(items),
         conflicts=tuple(conflicts),
     )
 
 
-def _order(item: Evidence) -> tuple[str, ...]:
+def _sort_key(item: Evidence) -> tuple[str, ...]:
     tier = str(item.tier.rank) if item.tier is not None else "-"
     parts = (item.where, item.method, item.asserted, tier, item.spdx, f"{item.confidence:.6f}")
     return (*parts, *sorted(item.duties), "/", *sorted(item.denies))
@@ -58,7 +64,7 @@ def _tiers(licences: Iterable[Evidence]) -> list[Tier]:
     return [item.tier for item in licences if item.tier is not None]
 
 
-def _tier(licences: list[Evidence]) -> tuple[Tier, list[str]]:
+def _strictest_tier(licences: list[Evidence]) -> tuple[Tier, list[str]]:
     """The strictest tier of the evidence, and where the evidence differs."""
     tier = max(_tiers(licences), key=_rank)
     if not any(_grants(item) or item.tier is Tier.restricted for item in licences):
@@ -66,14 +72,14 @@ def _tier(licences: list[Evidence]) -> tuple[Tier, list[str]]:
         return Tier.restricted, [f"only weak evidence grants anything: {weak}"]
     if len(set(_tiers(licences))) == 1:
         return tier, []
-    said = sorted(
+    rows = sorted(
         {(item.tier or tier, item.spdx, item.where) for item in licences}, key=lambda row: (row[0].rank, *row[1:])
     )
-    listed = "; ".join(f"{spdx} is {level} in {where or 'no place'}" for level, spdx, where in said)
-    return tier, [f"licence evidence disagrees, the strictest counts: {listed}"]
+    disagreement = "; ".join(f"{spdx} is {level} in {where or 'no place'}" for level, spdx, where in rows)
+    return tier, [f"licence evidence disagrees, the strictest counts: {disagreement}"]
 
 
-def _stated(stated_tier: str) -> Tier:
+def _parse_tier(stated_tier: str) -> Tier:
     try:
         return Tier(stated_tier)
     except ValueError:
@@ -87,16 +93,16 @@ def _stated_conflict(stated_tier: str, licence_tier: Tier, licences: list[Eviden
         return []
     if licences == [NO_EVIDENCE]:
         return [f"the record states tier {stated_tier} without any licence evidence"]
-    spdx = _spdx(licences, licence_tier)
+    spdx = _deciding_ids(licences, licence_tier)
     return [f"the record states tier {stated_tier}, its licence ({spdx}) is {licence_tier}: the stricter counts"]
 
 
-def _spdx(licences: list[Evidence], tier: Tier) -> str:
+def _deciding_ids(licences: list[Evidence], tier: Tier) -> str:
     """The ids of the evidence that decided."""
     return join_ids(item.spdx for item in licences if item.tier == tier)
 
 
-def _rights(evidence: list[Evidence], tier: Tier) -> Rights:
+def _remaining_rights(evidence: list[Evidence], tier: Tier) -> Rights:
     """What the tier, every licence and every signal leave."""
     defaults = license_table().rights
     granted = [defaults[tier]]

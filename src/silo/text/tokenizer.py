@@ -72,20 +72,20 @@ class FileTokenizer:
         self.vocabulary = max(highest, self.begin + 1)
 
     def encode(self, texts: list[str]) -> list[Ids]:
-        pieces = [_pieces(text) for text in texts]
+        pieces = [_cut_text(text) for text in texts]
         flat = [piece for group in pieces for piece in group]
         encoded = iter(self._inner.encode_batch_fast(flat, add_special_tokens=False))
-        return [_joined([next(encoded).ids for _ in group]) for group in pieces]
+        return [_join_ids([next(encoded).ids for _ in group]) for group in pieces]
 
     def decode(self, ids: Ids) -> str:
         return str(self._inner.decode(ids[ids != self.begin].tolist(), skip_special_tokens=False))
 
 
-def _joined(parts: list[list[int]]) -> Ids:
+def _join_ids(parts: list[list[int]]) -> Ids:
     return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
 
 
-def _pieces(text: str) -> list[str]:
+def _cut_text(text: str) -> list[str]:
     """Cut a very long text before line ends (or anywhere, if it has none), so that encoding takes bounded memory."""
     pieces, at = [], 0
     while len(text) - at > _PIECE_CHARS:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from silo.corpus.corpus import Corpus
-from silo.corpus.workers import Memory, Unit, run, tick
+from silo.corpus.workers import Memory, Task, run_tasks, tick
 from silo.errors import SiloError
 from silo.progress import Advance
 from silo.records import TRAINING_SETS, Tier
@@ -87,7 +87,7 @@ class Overlap:
             for at, (column, row) in enumerate(zip(self.columns, best, strict=True))
         }
 
-    def measured(self) -> dict[str, float]:
+    def measured_coverage(self) -> dict[str, float]:
         """The maximum coverage of every evaluation domain that has any n-grams."""
         maximum = self.maximum()
         kept = zip(self.columns, self.column_samples, strict=True)
@@ -95,12 +95,12 @@ class Overlap:
 
     def mean_maximum(self) -> float:
         """The paper's figure: 0.17 for its corpus, 0.28 for the Pile's training text."""
-        values = list(self.measured().values())
+        values = list(self.measured_coverage().values())
         return float(np.mean(values)) if values else 0.0
 
     def std_maximum(self) -> float:
         """Standard deviation over the evaluation domains, taken as the whole population."""
-        values = list(self.measured().values())
+        values = list(self.measured_coverage().values())
         return float(np.std(values)) if values else 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -141,22 +141,25 @@ def overlap_matrix(
 
     An evaluation record belongs to the domain it names, or else to one called like its file.
     """
-    sampling = _checked(Sampling(sample_tokens, min_documents))
+    sampling = Sampling(sample_tokens, min_documents)
+    _check_sampling(sampling)
     chosen = tuple(sorted(set(map(Tier, tiers))))
     row_bytes = _domain_bytes(corpus, chosen)
     column_files = _domain_files(against)
     with tempfile.TemporaryDirectory(prefix="silo-overlap-") as name:
         rows = [
-            _unit(Path(name, f"row-{at}"), _row_texts, (corpus.root, domain, chosen), size, sampling)
+            _task(Path(name, f"row-{at}"), _row_texts, (corpus.root, domain, chosen), size, sampling)
             for at, (domain, size) in enumerate(row_bytes.items())
         ]
         columns = [
-            _unit(Path(name, f"column-{at}"), _column_texts, (files, domain), _size(files), sampling)
+            _task(Path(name, f"column-{at}"), _column_texts, (files, domain), _size(files), sampling)
             for at, (domain, files) in enumerate(column_files.items())
         ]
-        reports = run("overlap", _perform, [*rows, *columns], workers=workers, advance=advance, memory=Memory())
+        reports = run_tasks(
+            "overlap", _sample_domain, [*rows, *columns], workers=workers, advance=advance, memory=Memory()
+        )
         samples = [Sample(**report) for report in reports]
-        coverage, jaccard = _compare([_kept(unit) for unit in rows], [_kept(unit) for unit in columns])
+        coverage, jaccard = _compare([_load_ngrams(task) for task in rows], [_load_ngrams(task) for task in columns])
     return Overlap(
         rows=tuple(row_bytes),
         columns=tuple(column_files),
@@ -173,7 +176,7 @@ def correlation(overlap: Overlap, gaps: Mapping[str, float]) -> float:
     """Pearson's r between the maximum coverage of evaluation domains and their perplexity gaps (paper: -0.72)."""
     if unknown := sorted(gaps.keys() - set(overlap.columns)):
         raise SiloError("recipe-value", f"the overlap has no evaluation domain '{unknown[0]}'")
-    pairs = [(value, gaps[column]) for column, value in overlap.measured().items() if column in gaps]
+    pairs = [(value, gaps[column]) for column, value in overlap.measured_coverage().items() if column in gaps]
     if len(pairs) < 2:
         raise SiloError("recipe-value", "a correlation needs the gaps of two evaluation domains that have n-grams")
     deviations = np.array(pairs) - np.mean(pairs, axis=0)
@@ -183,11 +186,10 @@ def correlation(overlap: Overlap, gaps: Mapping[str, float]) -> float:
     return float(deviations[:, 0] @ deviations[:, 1] / norms.prod())
 
 
-def _checked(sampling: Sampling) -> Sampling:
+def _check_sampling(sampling: Sampling) -> None:
     for name, value in asdict(sampling).items():
         if value < 1:
             raise SiloError("recipe-value", f"{name} must be at least 1, not {value}")
-    return sampling
 
 
 def _domain_bytes(corpus: Corpus, tiers: tuple[Tier, ...]) -> dict[str, int]:
@@ -203,34 +205,34 @@ def _domain_bytes(corpus: Corpus, tiers: tuple[Tier, ...]) -> dict[str, int]:
 
 def _domain_files(against: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
     """Which evaluation files speak of which domain; every record is read once to find out."""
-    found: dict[str, dict[Path, None]] = {}
+    files: dict[str, dict[Path, None]] = {}
     for path in sorted({path.absolute() for path in against}):
         for record in read_evaluation(path):
-            found.setdefault(record.domain, {})[path] = None
-    if not found:
+            files.setdefault(record.domain, {})[path] = None
+    if not files:
         raise SiloError("input-empty", "the evaluation files hold no record")
-    return {domain: tuple(paths) for domain, paths in sorted(found.items())}
+    return {domain: tuple(paths) for domain, paths in sorted(files.items())}
 
 
 def _size(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _unit(out: Path, texts: Texts, arguments: tuple[Any, ...], size: int, sampling: Sampling) -> Unit:
+def _task(out: Path, texts: Texts, arguments: tuple[Any, ...], size: int, sampling: Sampling) -> Task:
     most = _BYTES_PER_WORD * sampling.sample_tokens
-    return Unit(out.with_suffix(".json"), (texts, arguments, sampling, out.with_suffix(".npy")), min(size, most))
+    return Task(out.with_suffix(".json"), (texts, arguments, sampling, out.with_suffix(".npy")), min(size, most))
 
 
-def _perform(texts: Texts, arguments: tuple[Any, ...], sampling: Sampling, out: Path) -> dict[str, Any]:
+def _sample_domain(texts: Texts, arguments: tuple[Any, ...], sampling: Sampling, out: Path) -> dict[str, Any]:
     """Sample one domain, leave its n-grams in a file and report how many there are."""
-    sample, kept = sample_ngrams(texts(*arguments), sampling)
-    np.save(out, kept, allow_pickle=False)
+    sample, ngrams = sample_ngrams(texts(*arguments), sampling)
+    np.save(out, ngrams, allow_pickle=False)
     return asdict(sample)
 
 
-def _kept(unit: Unit) -> Hashes:
-    kept: Hashes = np.load(unit.report.with_suffix(".npy"), mmap_mode="r")
-    return kept
+def _load_ngrams(task: Task) -> Hashes:
+    ngrams: Hashes = np.load(task.report.with_suffix(".npy"), mmap_mode="r")
+    return ngrams
 
 
 def _row_texts(root: Path, domain: str, tiers: tuple[Tier, ...]) -> Iterator[str]:
@@ -260,8 +262,8 @@ def sample_ngrams(texts: Iterable[str], sampling: Sampling) -> tuple[Sample, Has
         if words == sampling.sample_tokens:
             break
     documents = len(per_document)
-    kept = _held_by(per_document, sampling.min_documents)
-    return Sample(documents, words, len(kept)), kept
+    ngrams = _frequent_ngrams(per_document, sampling.min_documents)
+    return Sample(documents, words, len(ngrams)), ngrams
 
 
 def _document_ngrams(words: Hashes) -> Hashes:
@@ -280,7 +282,7 @@ def _first_of_run(items: Hashes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return first
 
 
-def _held_by(per_document: list[Hashes], min_documents: int) -> Hashes:
+def _frequent_ngrams(per_document: list[Hashes], min_documents: int) -> Hashes:
     """The n-grams in at least so many of the lists; none of them repeats one. Empties `per_document`."""
     if not per_document:
         return np.empty(0, dtype=np.uint64)
@@ -295,7 +297,7 @@ def _held_by(per_document: list[Hashes], min_documents: int) -> Hashes:
 
 
 def _compare(rows: list[Hashes], columns: list[Hashes]) -> tuple[Matrix, Matrix]:
-    shared = [[_shared(row, column) for column in columns] for row in rows]
+    shared = [[_count_shared(row, column) for column in columns] for row in rows]
     coverage = tuple(
         tuple(both / max(len(column), 1) for both, column in zip(line, columns, strict=True)) for line in shared
     )
@@ -306,7 +308,7 @@ def _compare(rows: list[Hashes], columns: list[Hashes]) -> tuple[Matrix, Matrix]
     return coverage, jaccard
 
 
-def _shared(left: Hashes, right: Hashes) -> int:
+def _count_shared(left: Hashes, right: Hashes) -> int:
     """How many items two sorted arrays without repeats have in common."""
     short, long = sorted((left, right), key=len)
     if len(short) == 0:

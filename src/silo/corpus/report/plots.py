@@ -46,13 +46,13 @@ def _drawing(path: Path, width: float, height: float) -> Iterator[tuple[Figure, 
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    drawn = io.BytesIO()
+    image = io.BytesIO()
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height), dpi=150, layout="tight")
         yield figure, figure.add_subplot()
-        figure.savefig(drawn, format=path.suffix[1:], metadata=_METADATA[path.suffix])
+        figure.savefig(image, format=path.suffix[1:], metadata=_METADATA[path.suffix])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, drawn.getvalue())
+    write_atomic(path, image.getvalue())
 
 
 def _label(name: str) -> str:
@@ -106,8 +106,8 @@ def plot_overlap(overlap: Overlap, path: Path) -> None:
     rows, columns = values.shape
     empty = np.array([sample.ngrams == 0 for sample in overlap.column_samples])
     with _drawing(path, 3.6 + 0.5 * max(columns, 6), 2.6 + 0.36 * max(rows, 3)) as (figure, axes):
-        shown = np.ma.masked_array(values, np.broadcast_to(empty, values.shape))
-        image = axes.pcolormesh(shown, cmap="YlGnBu", vmin=0, vmax=1, edgecolors="white", linewidth=0.6)
+        visible = np.ma.masked_array(values, np.broadcast_to(empty, values.shape))
+        image = axes.pcolormesh(visible, cmap="YlGnBu", vmin=0, vmax=1, edgecolors="white", linewidth=0.6)
         axes.set_facecolor(_GRID)
         axes.invert_yaxis()
         _write_cells(axes, values, empty)

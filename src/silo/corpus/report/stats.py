@@ -104,7 +104,7 @@ def corpus_stats(corpus: Corpus, *, reference: Reference | None = None) -> Corpu
         fingerprint=corpus.fingerprint,
         totals=_count("total", table, sum(row["tokens"] for row in table)),
         counts=corpus.manifest["counts"],
-        by={column: _counted(table, column) for column in COLUMNS},
+        by={column: _count_by(table, column) for column in COLUMNS},
         overview=_overview(table, group_of),
         distribution=_distribution(table, group_of, reference),
         weights=corpus.manifest["weights"],
@@ -131,17 +131,19 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _gathered(rows: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], Any]) -> dict[Any, list[dict[str, Any]]]:
-    found: dict[Any, list[dict[str, Any]]] = {}
+def _group_rows(
+    rows: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], Any]
+) -> dict[Any, list[dict[str, Any]]]:
+    groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
-def _counted(table: list[dict[str, Any]], column: str) -> tuple[Count, ...]:
+def _count_by(table: list[dict[str, Any]], column: str) -> tuple[Count, ...]:
     """Documents, bytes and tokens per value of a column, the most tokens first."""
     everything = sum(row["tokens"] for row in table)
-    counts = [_count(name, rows, everything) for name, rows in _gathered(table, lambda row: row[column]).items()]
+    counts = [_count(name, rows, everything) for name, rows in _group_rows(table, lambda row: row[column]).items()]
     return tuple(sorted(counts, key=lambda count: (-count.tokens, count.name)))
 
 
@@ -157,7 +159,7 @@ def _tokens_per_group(
 def _overview(table: list[dict[str, Any]], group_of: Callable[[str], str]) -> tuple[Holding, ...]:
     """The largest group first; within a group the tiers by risk."""
     totals = _tokens_per_group(table, group_of)
-    parts = _gathered(table, lambda row: (group_of(row["domain"]), Tier(row["tier"])))
+    parts = _group_rows(table, lambda row: (group_of(row["domain"]), Tier(row["tier"])))
     holdings = [_holding(group, tier, rows) for (group, tier), rows in parts.items()]
     return tuple(sorted(holdings, key=lambda item: (-totals[item.group], item.group, item.tier.rank)))
 
@@ -166,18 +168,18 @@ def _holding(group: str, tier: Tier, rows: list[dict[str, Any]]) -> Holding:
     return Holding(
         group=group,
         tier=tier,
-        sources=_shortened([count.name for count in _counted(rows, "source")]),
-        licenses=_shortened([count.name for count in _counted(rows, "license")]),
+        sources=_shorten([count.name for count in _count_by(rows, "source")]),
+        licenses=_shorten([count.name for count in _count_by(rows, "license")]),
         documents=sum(row["documents"] for row in rows),
         tokens=sum(row["tokens"] for row in rows),
     )
 
 
-def _shortened(names: list[str]) -> tuple[str, ...]:
+def _shorten(names: list[str]) -> tuple[str, ...]:
     if len(names) <= _LISTED:
         return tuple(names)
-    shown = _LISTED - 1
-    return (*names[:shown], f"and {len(names) - shown} more")
+    first = _LISTED - 1
+    return (*names[:first], f"and {len(names) - first} more")
 
 
 def _distribution(
@@ -200,8 +202,8 @@ def _distribution(
 
 
 def _amount(tokens: Mapping[str, float], group: str) -> Amount:
-    held = tokens.get(group, 0)
-    return Amount(held, _share(held, sum(tokens.values())))
+    count = tokens.get(group, 0)
+    return Amount(count, _share(count, sum(tokens.values())))
 
 
 def load_reference(name_or_path: str | Path) -> Reference:
@@ -215,7 +217,7 @@ def load_reference(name_or_path: str | Path) -> Reference:
         return _corpus_reference(path)
     if not path.is_file():
         raise SiloError("input-missing", f"the reference '{path}' is neither a path nor one of: {', '.join(known)}")
-    return Reference(path.stem, _checked(_parsed(path), path.name))
+    return Reference(path.stem, _check_reference(_parse_reference(path), path.name))
 
 
 def _corpus_reference(path: Path) -> Reference:
@@ -223,7 +225,7 @@ def _corpus_reference(path: Path) -> Reference:
     return Reference(path.resolve().name, _tokens_per_group(manifest["table"], _grouping(manifest)))
 
 
-def _parsed(path: Path) -> Any:
+def _parse_reference(path: Path) -> Any:
     parsers: dict[str, Callable[[str], Any]] = {".json": json.loads, ".toml": tomllib.loads}
     if path.suffix not in parsers:
         raise SiloError("recipe-value", f"a reference is a .json or .toml file or a corpus, not {path.name}")
@@ -235,7 +237,7 @@ def _parsed(path: Path) -> Any:
         raise SiloError("input-unreadable", f"{path.name} cannot be read: {error.strerror}") from None
 
 
-def _checked(content: Any, where: str) -> dict[str, float]:
+def _check_reference(content: Any, where: str) -> dict[str, float]:
     if not isinstance(content, dict) or not content:
         raise SiloError("recipe-value", f"{where} must name at least one group and its tokens")
     for group, tokens in content.items():

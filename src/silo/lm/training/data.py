@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
-from silo.corpus.workers import Memory, Unit, run, tick
+from silo.corpus.workers import Memory, Task, run_tasks, tick
 from silo.errors import SiloError
 from silo.lm.firewall import SEEN, Permit, checked_documents, permitted_shards
 from silo.progress import Advance
@@ -72,11 +72,11 @@ def prepare_streams(
         if item["stem"] in permitted_stems:
             sizes[item["domain"]] = sizes.get(item["domain"], 0) + item["bytes"]
     stems = {domain: directory / f"{number:04d}" for number, domain in enumerate(sorted(sizes))}
-    units = [
-        Unit(stem.with_suffix(".json"), (str(corpus.root), domain, permit, tokenizer_path, str(stem)), sizes[domain])
+    tasks = [
+        Task(stem.with_suffix(".json"), (str(corpus.root), domain, permit, tokenizer_path, str(stem)), sizes[domain])
         for domain, stem in stems.items()
     ]
-    run("tokenise", tokenise_domain, units, workers=workers, advance=advance, memory=Memory())
+    run_tasks("tokenise", tokenise_domain, tasks, workers=workers, advance=advance, memory=Memory())
     dtype = token_dtype(load_tokenizer(tokenizer_path).vocabulary)
     opened = {domain: _open_stream(stem, domain, dtype) for domain, stem in stems.items()}
     streams = {domain: stream for domain, stream in opened.items() if len(stream.documents)}
@@ -86,7 +86,7 @@ def prepare_streams(
 
 
 def tokenise_domain(root: str, domain: str, permit: Permit, tokenizer_path: str, stem: str) -> dict[str, Any]:
-    """One unit of work: the stream of one domain."""
+    """One task: the stream of one domain."""
     corpus, tokenizer = Corpus.open(Path(root)), load_tokenizer(tokenizer_path)
     same = corpus.manifest["tokenizer"]["fingerprint"] == tokenizer.fingerprint
     opted_out = corpus.opted_out()

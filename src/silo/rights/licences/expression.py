@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from silo.rights.licences.reading import Reading, all_of, any_of, of_row, unknown
+from silo.rights.licences.reading import Reading, all_of, any_of, row_reading, unknown_reading
 from silo.rights.licences.table import license_table
 
 MAX_CHARS = 2000
@@ -23,16 +23,16 @@ _REFERENCE = re.compile(r"(?:DocumentRef-[A-Za-z0-9.\-]+:)?LicenseRef-[A-Za-z0-9
 @lru_cache(maxsize=4096)
 def read_expression(statement: str) -> Reading | None:
     """The reading of an SPDX expression, or None if the statement is not one."""
-    if len(statement) > MAX_CHARS or not _SHAPE.fullmatch(statement) or _depth(statement) > MAX_DEPTH:
+    if len(statement) > MAX_CHARS or not _SHAPE.fullmatch(statement) or _nesting(statement) > MAX_DEPTH:
         return None
-    simple = _leaf(statement)
+    simple = _read_id(statement)
     if simple is not None:
         return simple
     tree = _parse(statement)
-    return None if tree is None else _walk(tree)
+    return None if tree is None else _read_tree(tree)
 
 
-def _depth(statement: str) -> int:
+def _nesting(statement: str) -> int:
     """How deep parentheses nest; beyond any limit if they do not match."""
     depth = deepest = 0
     for char in statement:
@@ -69,11 +69,11 @@ def _spdx_ids() -> dict[str, tuple[str, bool]]:
     return {key.lower(): (key, symbol.is_exception) for key, symbol in symbols.items() if not _REFERENCE.fullmatch(key)}
 
 
-def _walk(tree: Any) -> Reading | None:
+def _read_tree(tree: Any) -> Reading | None:
     """The reading of a parsed expression; None as soon as a part is not an SPDX id."""
     operator = getattr(tree, "operator", "")
     if operator:
-        parts = [_walk(part) for part in tree.args]
+        parts = [_read_tree(part) for part in tree.args]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
@@ -82,30 +82,30 @@ def _walk(tree: Any) -> Reading | None:
         return all_of(known, _METHOD)
     if hasattr(tree, "exception_symbol"):
         return _with_exception(tree.license_symbol.key, tree.exception_symbol.key)
-    return _leaf(tree.key)
+    return _read_id(tree.key)
 
 
-def _leaf(id: str) -> Reading | None:
+def _read_id(id: str) -> Reading | None:
     table = license_table()
     row = table.ids.get(id.lower())
     if row is not None:
-        return of_row(row, _METHOD)
+        return row_reading(row, _METHOD)
     if _REFERENCE.fullmatch(id):
-        return unknown(_METHOD, spdx=id)
-    if id.endswith("+") and (base := _leaf(id[:-1])) is not None:
+        return unknown_reading(_METHOD, spdx=id)
+    if id.endswith("+") and (base := _read_id(id[:-1])) is not None:
         return Reading(f"{base.spdx}+", base.tier, base.duties, base.rights, _METHOD)
     if " " in id or "(" in id:
         return None
     known, is_exception = _spdx_ids().get(id.lower(), ("", True))
-    return None if is_exception else unknown(_METHOD, spdx=known)
+    return None if is_exception else unknown_reading(_METHOD, spdx=known)
 
 
 def _with_exception(id: str, exception: str) -> Reading | None:
     """An exception that was reviewed keeps the tier of its licence; any other makes it restricted."""
-    base = _leaf(id)
+    base = _read_id(id)
     if base is None:
         return None
     if exception.lower() in license_table().exceptions:
         known = _spdx_ids().get(exception.lower(), (exception, True))[0]
         return Reading(f"{base.spdx} WITH {known}", base.tier, base.duties, base.rights, _METHOD)
-    return unknown(_METHOD, spdx=f"{base.spdx} WITH {exception}", duties=base.duties)
+    return unknown_reading(_METHOD, spdx=f"{base.spdx} WITH {exception}", duties=base.duties)

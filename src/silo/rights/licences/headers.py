@@ -12,10 +12,17 @@ from collections.abc import Iterator
 from silo.records import Evidence, Tier
 from silo.rights.licences.expression import read_expression
 from silo.rights.licences.phrases import read_phrases
-from silo.rights.licences.reading import Reading, of_row, unknown
-from silo.rights.licences.spelling import plain
+from silo.rights.licences.reading import Reading, row_reading, unknown_reading
+from silo.rights.licences.spelling import make_uniform
 from silo.rights.licences.table import license_table
-from silo.rights.licences.texts import added, canonical, known_notices, notice_start, read_tags, squash
+from silo.rights.licences.texts import (
+    has_further_condition,
+    known_notices,
+    notice_start,
+    read_tags,
+    squash,
+    table_words,
+)
 
 HEAD_CHARS = 8192
 HEAD_LINES = 60
@@ -67,11 +74,11 @@ def read_header(text: str, *, where: str) -> tuple[Evidence, ...]:
     lowered = head.lower()
     if not any(part in lowered for part in _MARKS):
         return ()
-    found = {
+    evidence = {
         (reading.spdx, reading.tier): _evidence(reading, line, asserted, where)
-        for line, asserted, reading in (*_notices(head), *_tags(head))
+        for line, asserted, reading in (*_read_notices(head), *_read_tag_lines(head))
     }
-    return tuple(sorted(found.values(), key=lambda item: (item.where, item.spdx)))
+    return tuple(sorted(evidence.values(), key=lambda item: (item.where, item.spdx)))
 
 
 def _first_lines(head: str) -> str:
@@ -96,21 +103,21 @@ def _evidence(reading: Reading, line: int, asserted: str, where: str) -> Evidenc
     )
 
 
-def _tags(head: str) -> Iterator[tuple[int, str, Reading]]:
+def _read_tag_lines(head: str) -> Iterator[tuple[int, str, Reading]]:
     for line, statement in read_tags(head):
-        read = read_expression(statement) or unknown()
+        read = read_expression(statement) or unknown_reading()
         yield line, statement, Reading(read.spdx, read.tier, read.duties, read.rights, _TAG_METHOD)
 
 
-def _notices(head: str) -> Iterator[tuple[int, str, Reading]]:
+def _read_notices(head: str) -> Iterator[tuple[int, str, Reading]]:
     """Notice sentences anywhere in the head; a permissive one with a condition beside it is restricted."""
     words = squash(head)
-    for at, size, reading in _sentences(words):
+    for at, size, reading in _find_notices(words):
         beside = words[max(0, at - 200) : at + size + 200]
-        if reading.tier is not Tier.restricted and added(beside, whole_file=False):
-            reading = unknown(_METHOD, duties=reading.duties)
+        if reading.tier is not Tier.restricted and has_further_condition(beside, whole_file=False):
+            reading = unknown_reading(_METHOD, duties=reading.duties)
         yield _line_of(head, words, at), words[at : at + 120], reading
-    yield from _comment_lines(head)
+    yield from _read_comment_lines(head)
 
 
 def _line_of(head: str, words: str, at: int) -> int:
@@ -123,28 +130,28 @@ def _line_of(head: str, words: str, at: int) -> int:
     return 1
 
 
-def _sentences(words: str) -> Iterator[tuple[int, int, Reading]]:
+def _find_notices(words: str) -> Iterator[tuple[int, int, Reading]]:
     """Where each text or notice begins, about how many characters it has, and what it says."""
     known = known_notices()
     seen: set[str] = set()
     for text in known.texts:
-        if text.row.spdx not in seen and text.found_in(words):
+        if text.row.spdx not in seen and text.occurs_in(words):
             seen.add(text.row.spdx)
-            yield words.find(text.all[0]), text.words * _WORD_CHARS, of_row(text.row, _METHOD)
+            yield words.find(text.all[0]), text.words * _WORD_CHARS, row_reading(text.row, _METHOD)
     for notice in known.notices:
         at = notice_start(notice, words)
         if at >= 0 and notice.row.spdx not in seen:
             seen.add(notice.row.spdx)
-            yield at, _NOTICE_CHARS, of_row(notice.row, _METHOD)
+            yield at, _NOTICE_CHARS, row_reading(notice.row, _METHOD)
     for match in _GNU.finditer(words):
-        yield match.start(), _NOTICE_CHARS, _gnu(match, words)
+        yield match.start(), _NOTICE_CHARS, _read_gnu(match, words)
     for match in _OPEN.finditer(words):
-        reading = _creative_commons(words[match.end() : match.end() + 400])
+        reading = _read_creative_commons(words[match.end() : match.end() + 400])
         if reading is not None:
             yield match.start(), _NOTICE_CHARS, reading
 
 
-def _gnu(match: re.Match[str], words: str) -> Reading:
+def _read_gnu(match: re.Match[str], words: str) -> Reading:
     """The version named before or shortly after the licence, and whether later ones are allowed."""
     tail = words[match.end() : match.end() + 220]
     name = _GNU_IDS[match["kind"] or ""]
@@ -162,34 +169,34 @@ def _gnu(match: re.Match[str], words: str) -> Reading:
     row = (
         ids.get(f"{name}-{number}-{'or-later' if later else 'only'}".lower()) or ids[f"licenseref-silo-{name}".lower()]
     )
-    return of_row(row, _METHOD)
+    return row_reading(row, _METHOD)
 
 
-def _creative_commons(tail: str) -> Reading | None:
+def _read_creative_commons(tail: str) -> Reading | None:
     """The Creative Commons licence that the words begin with; NC or ND soon after it make it restricted."""
     table = license_table()
-    words = canonical(tail)
+    words = table_words(tail)
     for size in range(min(table.longest_name, len(words)), 0, -1):
         row = table.names.get(words[:size])
         if row is not None:
-            reading = of_row(row, _METHOD)
+            reading = row_reading(row, _METHOD)
             if row.tier is not Tier.restricted and _NC_ND.search(tail):
-                return unknown(_METHOD, duties=row.duties)
+                return unknown_reading(_METHOD, duties=row.duties)
             return reading
     return None
 
 
-def _comment_lines(head: str) -> Iterator[tuple[int, str, Reading]]:
+def _read_comment_lines(head: str) -> Iterator[tuple[int, str, Reading]]:
     """ "Licensed under the X" at the beginning of a comment line, read to the end of its sentence."""
     for match in _COMMENT_LINE.finditer(head):
         line = head.count("\n", 0, match.start()) + 1
-        statement = _sentence(match[1], head[match.end() :].split("\n")[1:3])
-        reading = read_phrases(plain(statement))
+        statement = _read_sentence(match[1], head[match.end() :].split("\n")[1:3])
+        reading = read_phrases(make_uniform(statement))
         if reading.method != "unrecognised":
             yield line, statement, Reading(reading.spdx, reading.tier, reading.duties, reading.rights, _METHOD)
 
 
-def _sentence(first: str, following: list[str]) -> str:
+def _read_sentence(first: str, following: list[str]) -> str:
     """The rest of the sentence, which may go on in the next comment lines."""
     parts = [first]
     for line in following:
@@ -200,5 +207,5 @@ def _sentence(first: str, following: list[str]) -> str:
         if not words or words.lower().startswith(("copyright", "spdx", "@", ":")):
             break
         parts.append(words)
-    whole = " ".join(parts)
-    return whole[: end.start()] if (end := _SENTENCE_END.search(whole)) else whole
+    sentence = " ".join(parts)
+    return sentence[: end.start()] if (end := _SENTENCE_END.search(sentence)) else sentence

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from silo.records import Tier
-from silo.rights.licences.reading import Reading, all_of, any_of, of_row, unknown
+from silo.rights.licences.reading import Reading, all_of, any_of, row_reading, unknown_reading
 from silo.rights.licences.table import Table, license_table
 from silo.rights.licences.weblinks import is_url, read_url
 
@@ -46,41 +46,41 @@ class _Clause:
 def read_phrases(statement: str) -> Reading:
     """The reading of a statement in words."""
     if len(statement) > MAX_CHARS:
-        return unknown()
+        return unknown_reading()
     clauses = [_read_clause(text, remark) for text, remark in _clauses(statement)]
-    found = [clause for clause in clauses if clause.readings()]
-    if not found:
-        return unknown()
-    total = all_of((clause.reading() for clause in found), "phrase")
+    telling = [clause for clause in clauses if clause.readings()]
+    if not telling:
+        return unknown_reading()
+    total = all_of((clause.reading() for clause in telling), "phrase")
     if total.tier is Tier.restricted:
         return total
-    if any(clause.warned for clause in clauses) or any(_stray(clause) for clause in clauses):
-        return unknown(duties=total.duties)
-    loose = [clause for clause in found if clause.unknown and not clause.remark]
-    clean = [clause for clause in found if not clause.unknown and not clause.remark]
+    if any(clause.warned for clause in clauses) or any(_is_stray(clause) for clause in clauses):
+        return unknown_reading(duties=total.duties)
+    loose = [clause for clause in telling if clause.unknown and not clause.remark]
+    clean = [clause for clause in telling if not clause.unknown and not clause.remark]
     if not clean:
-        return unknown(duties=total.duties)
+        return unknown_reading(duties=total.duties)
     return all_of([total], "loose" if loose else "phrase")
 
 
-def _stray(clause: _Clause) -> bool:
+def _is_stray(clause: _Clause) -> bool:
     """A clause outside parentheses that says something, but nothing known."""
     return not clause.remark and not clause.blank and not clause.readings()
 
 
 def _clauses(statement: str) -> Iterator[tuple[str, bool]]:
     """The clauses with whether they stand in parentheses; URLs are kept whole."""
-    kept: list[str] = []
+    urls: list[str] = []
 
     def stash(match: re.Match[str]) -> str:
-        kept.append(match[0].rstrip("."))
-        return f" \x00{len(kept) - 1}\x00 "
+        urls.append(match[0].rstrip("."))
+        return f" \x00{len(urls) - 1}\x00 "
 
     text = _URL.sub(stash, statement.replace("\x00", "?"))
     depth, start = 0, 0
     for match in [*_BREAK.finditer(text), None]:
         end = len(text) if match is None else match.start()
-        clause = re.sub("\x00([0-9]+)\x00", lambda found: kept[int(found[1])], text[start:end])
+        clause = re.sub("\x00([0-9]+)\x00", lambda slot: urls[int(slot[1])], text[start:end])
         if clause.strip():
             yield clause, depth > 0
         if match is not None:
@@ -119,7 +119,7 @@ def _step(clause: _Clause, table: Table, words: tuple[str, ...], at: int) -> int
             clause.blank = False
             port = words[at + size] if at + size < len(words) else ""
             ported = port in table.ports and row.spdx.startswith("CC-") and port not in ("in", "it", "no", "at", "be")
-            clause.alternatives[-1].append(of_row(table.ported(row, port) if ported else row))
+            clause.alternatives[-1].append(row_reading(table.ported(row, port) if ported else row))
             return size + ported
         if run in table.warnings:
             clause.warned = True

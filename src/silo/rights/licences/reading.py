@@ -21,12 +21,12 @@ class Reading:
     method: str = ""
 
 
-def of_row(row: Row, method: str = "") -> Reading:
+def row_reading(row: Row, method: str = "") -> Reading:
     """The reading of a row of the table."""
     return Reading(row.spdx, row.tier, row.duties, row.rights, method)
 
 
-def unknown(method: str = "unrecognised", *, spdx: str = NOASSERTION, duties: Iterable[Duty] = ()) -> Reading:
+def unknown_reading(method: str = "unrecognised", *, spdx: str = NOASSERTION, duties: Iterable[Duty] = ()) -> Reading:
     """The reading of what nobody can tell: restricted."""
     return Reading(spdx, Tier.restricted, frozenset(duties), license_table().rights[Tier.restricted], method)
 
@@ -53,7 +53,7 @@ def join_ids(ids: Iterable[str]) -> str:
     """One expression in which all the ids apply; a family name yields to a member that says it more exactly."""
     distinct = sorted(set(ids) - {NOASSERTION, ""})
     refinements = license_table().refinements
-    kept = [name for name in distinct if not refinements.get(name, frozenset()).intersection(distinct)]
-    if not kept:
+    exact = [name for name in distinct if not refinements.get(name, frozenset()).intersection(distinct)]
+    if not exact:
         return NOASSERTION
-    return kept[0] if len(kept) == 1 else " AND ".join(f"({name})" if " OR " in name else name for name in kept)
+    return exact[0] if len(exact) == 1 else " AND ".join(f"({name})" if " OR " in name else name for name in exact)

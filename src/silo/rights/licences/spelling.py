@@ -22,7 +22,7 @@ _VERSION_WORDS = frozenset(("version", "ver", "v"))
 _AFTER_VERSION = frozenset(("international", "unported", "generic", "universal"))
 
 
-def plain(statement: str) -> str:
+def make_uniform(statement: str) -> str:
     """Compatibility forms folded (full-width letters become ASCII), dashes and blanks made uniform."""
     folded = unicodedata.normalize("NFKC", statement).translate(_HYPHENS)
     return _COMMA_VERSION.sub(" ", " ".join(folded.split()))
@@ -42,9 +42,9 @@ def _split_number(word: str) -> list[str]:
     number = _NUMBER.fullmatch(word)
     if number:
         return _number_words(number[1], number[2])
-    named = _NAME_AND_NUMBER.fullmatch(word)
-    if named:
-        return [named[1], *_number_words(named[2], named[3])]
+    name_and_number = _NAME_AND_NUMBER.fullmatch(word)
+    if name_and_number:
+        return [name_and_number[1], *_number_words(name_and_number[2], name_and_number[3])]
     return [word]
 
 
@@ -68,18 +68,18 @@ def _drop_version_words(words: list[str]) -> list[str]:
 
 def replace_runs(words: Iterable[str], synonyms: Mapping[Words, Words]) -> Words:
     """Each longest run of words that has a synonym replaced by it, from left to right."""
-    given = tuple(words)
+    sequence = tuple(words)
     longest = max(map(len, synonyms), default=0)
     out: list[str] = []
     at = 0
-    while at < len(given):
-        for size in range(min(longest, len(given) - at), 0, -1):
-            run = synonyms.get(given[at : at + size])
+    while at < len(sequence):
+        for size in range(min(longest, len(sequence) - at), 0, -1):
+            run = synonyms.get(sequence[at : at + size])
             if run is not None:
                 out.extend(run)
                 at += size
                 break
         else:
-            out.append(given[at])
+            out.append(sequence[at])
             at += 1
     return tuple(out)

@@ -1,30 +1,24 @@
-"""One licence statement to one piece of evidence, and to a verdict. Never raises on any string."""
+"""One licence statement to one piece of evidence. Never raises on any string."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from silo.records import Evidence, Verdict
+from silo.records import Evidence
 from silo.rights.licences.expression import read_expression
 from silo.rights.licences.phrases import read_phrases
-from silo.rights.licences.reading import Reading, of_row, unknown
-from silo.rights.licences.spelling import plain
+from silo.rights.licences.reading import Reading, row_reading, unknown_reading
+from silo.rights.licences.spelling import make_uniform
 from silo.rights.licences.table import license_table
 from silo.rights.licences.texts import read_text
 from silo.rights.licences.weblinks import is_url, read_url
-from silo.rights.resolve import resolve
 
 MAX_ASSERTED = 300
 """A longer statement is cut in the evidence; the reading always sees all of it."""
 
 _SHORT = 400
 _CLASSIFIER = re.compile(r"license\s*::\s*(?:osi approved\s*(?:::\s*|$))?(.*)", re.IGNORECASE)
-
-
-def classify(statement: str, *, where: str = "statement") -> Verdict:
-    """What a licence string means: tier, SPDX expression, duties, rights and the evidence for them."""
-    return resolve((assess(statement, where=where),))
 
 
 def assess(statement: str, *, where: str, method: str = "", confidence_cap: float = 1.0) -> Evidence:
@@ -58,19 +52,19 @@ def _read(statement: str) -> Reading:
     """Exact spellings first, then SPDX expressions, then words; long statements are licence texts."""
     if len(statement) > _SHORT:
         return read_text(statement)
-    text = plain(statement)
+    text = make_uniform(statement)
     if not text:
-        return unknown("none")
+        return unknown_reading("none")
     table = license_table()
     row = table.ids.get(text.lower())
     if row is not None:
-        return of_row(row, "spdx")
+        return row_reading(row, "spdx")
     if classifier := _CLASSIFIER.fullmatch(text):
         row = table.classifiers.get(classifier[1].lower())
-        return of_row(row, "classifier") if row else unknown()
+        return row_reading(row, "classifier") if row else unknown_reading()
     if is_url(text) and " " not in text:
         return read_url(text)
     row = table.names.get(table.words(text)) if "(" not in text else None
     if row is not None and text.isascii():
-        return of_row(row, "name")
+        return row_reading(row, "name")
     return read_expression(text) or read_phrases(text)

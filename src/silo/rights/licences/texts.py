@@ -17,8 +17,8 @@ from silo.errors import SiloError
 from silo.records import Evidence, Tier
 from silo.rights.licences.expression import read_expression
 from silo.rights.licences.phrases import read_phrases
-from silo.rights.licences.reading import Reading, all_of, of_row, unknown
-from silo.rights.licences.spelling import plain
+from silo.rights.licences.reading import Reading, all_of, row_reading, unknown_reading
+from silo.rights.licences.spelling import make_uniform
 from silo.rights.licences.table import Row, license_table
 
 MAX_CHARS = 400_000
@@ -46,7 +46,7 @@ class Text:
     none: tuple[str, ...]
     words: int
 
-    def found_in(self, words: str) -> bool:
+    def occurs_in(self, words: str) -> bool:
         return all(part in words for part in self.all) and not any(part in words for part in self.none)
 
 
@@ -126,18 +126,18 @@ def read_license_file(text: str, *, where: str) -> Evidence:
 def read_text(text: str) -> Reading:
     """The reading of a whole licence text."""
     if len(text) > MAX_CHARS:
-        return unknown()
+        return unknown_reading()
     words = squash(text)
-    found = [*_tags(text), *recognise(words)]
-    if not found:
+    readings = [*_read_tag_lines(text), *recognise(words)]
+    if not readings:
         return _read_short_file(text)
-    total = all_of(found, METHOD)
+    total = all_of(readings, METHOD)
     if total.tier is Tier.restricted:
         return total
-    if added(words, whole_file=True):
-        return unknown("license-text-with-additions", duties=total.duties)
-    if _unexplained(words) or _names_another(words):
-        return unknown("license-text-unclear", duties=total.duties)
+    if has_further_condition(words, whole_file=True):
+        return unknown_reading("license-text-with-additions", duties=total.duties)
+    if _is_much_longer(words) or _names_unknown_licence(words):
+        return unknown_reading("license-text-unclear", duties=total.duties)
     return total
 
 
@@ -149,11 +149,11 @@ def squash(text: str) -> str:
 def recognise(words: str) -> list[Reading]:
     """Every licence text and notice in squashed words."""
     known = known_notices()
-    rows = {text.row.spdx: text.row for text in known.texts if text.found_in(words)}
+    rows = {text.row.spdx: text.row for text in known.texts if text.occurs_in(words)}
     for notice in known.notices:
         if notice.row.spdx not in rows and notice_start(notice, words) >= 0:
             rows[notice.row.spdx] = notice.row
-    return [of_row(rows[spdx], METHOD) for spdx in sorted(rows)]
+    return [row_reading(rows[spdx], METHOD) for spdx in sorted(rows)]
 
 
 def notice_start(notice: Notice, words: str) -> int:
@@ -164,54 +164,54 @@ def notice_start(notice: Notice, words: str) -> int:
     return match.start()
 
 
-def added(words: str, *, whole_file: bool) -> bool:
+def has_further_condition(words: str, *, whole_file: bool) -> bool:
     """True if a condition stands beside the licence that does not belong to it."""
     known = known_notices()
     rest = known.benign.sub(" ", words)
     return bool(known.strong.search(rest) or (whole_file and known.file.search(rest)))
 
 
-def _unexplained(words: str) -> bool:
+def _is_much_longer(words: str) -> bool:
     """True if far more is said than the recognised texts say: it may hold anything."""
     copies = {
-        text.row.spdx: text.words * words.count(text.all[0]) for text in known_notices().texts if text.found_in(words)
+        text.row.spdx: text.words * words.count(text.all[0]) for text in known_notices().texts if text.occurs_in(words)
     }
     return bool(copies) and words.count(" ") > 2 * sum(copies.values()) + 300
 
 
-def _names_another(words: str) -> bool:
+def _names_unknown_licence(words: str) -> bool:
     """True if something in the file is licensed under terms that are not permissive or not known."""
     table = license_table()
     for match in _LICENSED_UNDER.finditer(known_notices().benign.sub(" ", words)):
         rest = match[1].split()
         while rest and rest[0] in _ARTICLES:
             rest.pop(0)
-        named = canonical(" ".join(rest))
-        prefixes = (named[:size] for size in range(len(named), 0, -1))
+        words_of_name = table_words(" ".join(rest))
+        prefixes = (words_of_name[:size] for size in range(len(words_of_name), 0, -1))
         row = next((table.names[prefix] for prefix in prefixes if prefix in table.names), None)
         if rest and rest[0] not in _ITSELF and (row is None or row.tier is Tier.restricted):
             return True
     return False
 
 
-def canonical(words: str) -> tuple[str, ...]:
+def table_words(words: str) -> tuple[str, ...]:
     """Squashed words as the table spells them: "2 0" is a version again."""
     return license_table().words(_SPLIT_VERSION.sub(r"\1.\2", words))
 
 
 def read_tags(text: str) -> list[tuple[int, str]]:
     """The SPDX-License-Identifier lines: line number and statement. A tag in the middle of a sentence is no tag."""
-    found = []
+    tags = []
     for match in _TAG.finditer(text):
         statement = _COMMENT_END.sub("", match[1].strip()).strip()
-        found.append((text.count("\n", 0, match.start()) + 1, statement))
-    return found
+        tags.append((text.count("\n", 0, match.start()) + 1, statement))
+    return tags
 
 
-def _tags(text: str) -> list[Reading]:
-    return [read_expression(statement) or unknown() for _, statement in read_tags(text)]
+def _read_tag_lines(text: str) -> list[Reading]:
+    return [read_expression(statement) or unknown_reading() for _, statement in read_tags(text)]
 
 
 def _read_short_file(text: str) -> Reading:
     """A file that only names its licence."""
-    return read_phrases(plain(text)) if len(text) <= _SHORT else unknown()
+    return read_phrases(make_uniform(text)) if len(text) <= _SHORT else unknown_reading()

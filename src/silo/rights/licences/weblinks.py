@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from silo.rights.licences.reading import Reading, of_row, unknown
+from silo.rights.licences.reading import Reading, row_reading, unknown_reading
 from silo.rights.licences.table import Row, license_table
 
 _METHOD = "url"
@@ -23,7 +23,7 @@ def is_url(text: str) -> bool:
 def read_url(text: str) -> Reading:
     """The reading of one URL; an address nobody has reviewed is restricted."""
     row = _find(text)
-    return of_row(row, _METHOD) if row is not None else unknown()
+    return row_reading(row, _METHOD) if row is not None else unknown_reading()
 
 
 def _find(text: str) -> Row | None:
@@ -38,19 +38,19 @@ def _find(text: str) -> Row | None:
     host = (parts.hostname or "").removeprefix("www.")
     path = [part for part in parts.path.split("/") if part]
     if host == "creativecommons.org":
-        return _creative_commons(path)
+        return _find_creative_commons(path)
     if host == "spdx.org" and len(path) == 2 and path[0] == "licenses":
         return license_table().ids.get(path[1].removesuffix(".html").removesuffix(".json"))
-    return _listed(host, path)
+    return _find_listed(host, path)
 
 
-def _listed(host: str, path: list[str]) -> Row | None:
+def _find_listed(host: str, path: list[str]) -> Row | None:
     urls = license_table().urls
     address = "/".join([host, *path])
     return urls.get(address) or urls.get(_ENDING.sub("", address))
 
 
-def _creative_commons(path: list[str]) -> Row | None:
+def _find_creative_commons(path: list[str]) -> Row | None:
     """/licenses/KIND/VERSION[/PORT][/deed.xx] and /publicdomain/zero|mark/1.0."""
     ids = license_table().ids
     if path and _LANGUAGE.fullmatch(path[-1]):

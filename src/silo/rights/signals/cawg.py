@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from silo.records import Right
-from silo.rights.signals.rules import Rule, everywhere
+from silo.rights.signals.rules import Rule, site_rule
 from silo.text.strict_json import parse_json
 
 _ENTRY = re.compile(r"(?:cawg|c2pa)\.(data_mining|ai_inference|ai_generative_training|ai_training)")
@@ -22,7 +22,7 @@ _RIGHTS = {
 def read_cawg(text: str) -> tuple[Rule, ...]:
     """The rules of a c2pa.json or cawg.json; they hold for everything below the file."""
     return tuple(
-        everywhere("cawg", _line(text, name), f"{name}: {use}", frozenset() if use == "allowed" else _RIGHTS[kind])
+        site_rule("cawg", _line(text, name), f"{name}: {use}", frozenset() if use == "allowed" else _RIGHTS[kind])
         for name, kind, use in _entries(parse_json(text))
     )
 

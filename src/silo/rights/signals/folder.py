@@ -16,7 +16,7 @@ from silo.records import Evidence
 from silo.rights.signals.cawg import read_cawg
 from silo.rights.signals.robots import read_robots
 from silo.rights.signals.rsl import read_rsl
-from silo.rights.signals.rules import ALL_AI, Rule, Unreadable, applying, everywhere, path_of
+from silo.rights.signals.rules import ALL_AI, Rule, Unreadable, applicable_evidence, path_of, site_rule
 from silo.rights.signals.tdmrep import read_tdmrep
 
 MAX_BYTES = 1 << 20
@@ -37,8 +37,10 @@ class _Site:
     files: tuple[tuple[str, tuple[Rule, ...]], ...]
 
     def evidence_for(self, path: str) -> tuple[Evidence, ...]:
-        found = [item for file, rules in self.files for item in applying(rules, path, file=file)]
-        return tuple(sorted(set(found), key=lambda item: (item.where, item.method, item.asserted, sorted(item.denies))))
+        evidence = [item for file, rules in self.files for item in applicable_evidence(rules, path, file=file)]
+        return tuple(
+            sorted(set(evidence), key=lambda item: (item.where, item.method, item.asserted, sorted(item.denies)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def _read(path: Path, reader: Callable[[str], tuple[Rule, ...]]) -> tuple[Rule, 
             raise Unreadable(f"larger than {MAX_BYTES} bytes")
         return reader(content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError, SiloError, Unreadable) as error:
-        return (everywhere("signal-unreadable", 0, f"cannot be read: {_reason(error)}"[:200], ALL_AI),)
+        return (site_rule("signal-unreadable", 0, f"cannot be read: {_reason(error)}"[:200], ALL_AI),)
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib import resources
 
 from silo.records import Right
-from silo.rights.signals.rules import ALL_AI, EVERYTHING, Rule, Unreadable, everywhere, pattern_of
+from silo.rights.signals.rules import ALL_AI, EVERYTHING, Rule, Unreadable, pattern_of, site_rule
 
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z \-]{0,40}?)\s*:\s*(.*?)\s*")
 _RIGHTS: dict[str, dict[str, frozenset[Right]]] = {
@@ -78,7 +78,7 @@ def _lines(text: str) -> Iterator[tuple[int, str, str]]:
 def _license(number: int, value: str, terms_known: bool) -> Rule:
     """Terms that exist but were not given to us count as a no."""
     denies = frozenset() if terms_known else frozenset((Right.train, Right.store))
-    return everywhere("rsl-reference", number, f"License: {value}", denies)
+    return site_rule("rsl-reference", number, f"License: {value}", denies)
 
 
 def _rules(key: str, value: str, number: int, agents: list[str]) -> Iterator[Rule]:
@@ -100,25 +100,25 @@ def _path_rule(key: str, value: str, number: int, agent: str) -> Rule:
     method = "robots-disallow" if agent == "*" else "robots-crawler"
     denies = frozenset((right,)) if key == "disallow" else frozenset[Right]()
     pattern = value if value.startswith(("/", "*")) else f"/{value}"
-    said = f"User-agent: {agent}; {key.capitalize()}: {value}"
-    return Rule(f"agent:{agent}", pattern, method, number, said, denies, permits=key == "allow")
+    asserted = f"User-agent: {agent}; {key.capitalize()}: {value}"
+    return Rule(f"agent:{agent}", pattern, method, number, asserted, denies, permits=key == "allow")
 
 
 def _preferences(key: str, value: str, number: int, agent: str) -> Iterator[Rule]:
     """One rule per right, so that a longer path only replaces what it speaks about."""
-    path, stated = EVERYTHING, value
+    path, pairs = EVERYTHING, value
     if key == "content-usage" and value.startswith(("/", "*")):
-        path, _, stated = value.partition(" ")
-    for name, answer in _pairs(stated):
+        path, _, pairs = value.partition(" ")
+    for name, answer in _pairs(pairs):
         for right in sorted(_RIGHTS[key].get(name, ())):
             denies = frozenset[Right]() if answer == _YES[key] else frozenset((right,))
-            said = f"{key.title()}: {value}"
-            yield Rule(f"{key}:{agent}:{right}", pattern_of(path), key, number, said, denies)
+            asserted = f"{key.title()}: {value}"
+            yield Rule(f"{key}:{agent}:{right}", pattern_of(path), key, number, asserted, denies)
 
 
-def _pairs(stated: str) -> Iterator[tuple[str, str]]:
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """name=value pairs; parameters behind a semicolon are dropped, a name without a value has none."""
-    for item in re.split(r"[,;]", stated):
+    for item in re.split(r"[,;]", text):
         name, _, answer = item.partition("=")
         if name.strip():
             yield name.strip().lower(), answer.strip().strip('"').lower()

@@ -46,14 +46,16 @@ class _Content:
     licenses: list[_License] = field(default_factory=list)
 
     def rule(self) -> Rule:
-        denied = frozenset(right for right in _USES if not self._free(right))
+        denies = frozenset(right for right in _USES if not self._is_free(right))
         payments = set[str]().union(*(item.payments for item in self.licenses))
         duties = {Duty.payment} if payments - _FREE else set()
         duties |= {Duty.attribution} if "attribution" in payments else set()
-        said = f"content {self.url or '/'}: {len(self.licenses)} licence(s), payment {sorted(payments) or 'not stated'}"
-        return Rule("rsl", pattern_of(self.url), "rsl", self.line, said, denied, frozenset(duties))
+        asserted = (
+            f"content {self.url or '/'}: {len(self.licenses)} licence(s), payment {sorted(payments) or 'not stated'}"
+        )
+        return Rule("rsl", pattern_of(self.url), "rsl", self.line, asserted, denies, frozenset(duties))
 
-    def _free(self, right: Right) -> bool:
+    def _is_free(self, right: Right) -> bool:
         prohibited = any(item.prohibits & _USES[right] for item in self.licenses)
         return not prohibited and any(item.grants(right) for item in self.licenses)
 

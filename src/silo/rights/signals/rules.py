@@ -34,25 +34,25 @@ class Rule:
     permits: bool = False
 
 
-def everywhere(method: str, line: int, asserted: str, denies: frozenset[Right] = frozenset()) -> Rule:
+def site_rule(method: str, line: int, asserted: str, denies: frozenset[Right] = frozenset()) -> Rule:
     """A statement about the whole site."""
     return Rule(f"{method}:{line}", EVERYTHING, method, line, asserted, denies)
 
 
-def applying(rules: Iterable[Rule], path: str, *, file: str) -> list[Evidence]:
+def applicable_evidence(rules: Iterable[Rule], path: str, *, file: str) -> list[Evidence]:
     """The evidence of one file's rules for one path."""
     best: dict[str, list[Rule]] = {}
-    target = comparable(path)
+    target = undo_percent(path)
     for rule in rules:
         if matches(rule.pattern, target):
             best.setdefault(rule.topic, []).append(rule)
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for group in best.values():
         longest = max(len(rule.pattern) for rule in group)
         chosen = [rule for rule in group if len(rule.pattern) == longest]
         if not any(rule.permits for rule in chosen):
-            found.extend(_evidence(rule, file) for rule in chosen)
-    return found
+            evidence.extend(_evidence(rule, file) for rule in chosen)
+    return evidence
 
 
 def _evidence(rule: Rule, file: str) -> Evidence:
@@ -66,7 +66,7 @@ def matches(pattern: str, path: str) -> bool:
     Runs in linear time, so that a pattern of a thousand stars costs nothing.
     """
     anchored = pattern.endswith("$")
-    first, *rest = comparable(pattern[:-1] if anchored else pattern).split("*")
+    first, *rest = undo_percent(pattern[:-1] if anchored else pattern).split("*")
     if not path.startswith(first):
         return False
     at = len(first)
@@ -74,16 +74,16 @@ def matches(pattern: str, path: str) -> bool:
         return not anchored or at == len(path)
     *middle, last = rest
     for part in middle:
-        found = path.find(part, at)
-        if found < 0:
+        start = path.find(part, at)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     if anchored:
         return len(path) - len(last) >= at and path.endswith(last)
     return path.find(last, at) >= 0
 
 
-def comparable(path: str) -> str:
+def undo_percent(path: str) -> str:
     """A path or pattern with percent-encoding undone, except for the encoded slash."""
     return unquote(path.replace("%2F", "%252F").replace("%2f", "%252F")) if "%" in path else path
 

@@ -46,8 +46,8 @@ def _rule(line: int, item: Any) -> Rule:
         return Rule("tdmrep", EVERYTHING, "tdmrep", line, str(item)[:100], _RESERVED)
     reservation = item.get("tdm-reservation")
     free = reservation == 0 and not isinstance(reservation, bool)
-    said = f"tdm-reservation={reservation!r} for {item.get('location')!r}"
+    asserted = f"tdm-reservation={reservation!r} for {item.get('location')!r}"
     if item.get("tdm-policy"):
-        said += f", tdm-policy={str(item['tdm-policy'])[:100]}"
+        asserted += f", tdm-policy={str(item['tdm-policy'])[:100]}"
     denies = frozenset[Right]() if free else _RESERVED
-    return Rule("tdmrep", pattern_of(item.get("location")), "tdmrep", line, said, denies)
+    return Rule("tdmrep", pattern_of(item.get("location")), "tdmrep", line, asserted, denies)

@@ -19,7 +19,7 @@ from silo.text.tokenizer import load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The reports of all units of the three parallel stages."""
+    """The reports of all tasks of the three parallel stages."""
 
     read: list[dict[str, Any]]
     cleaned: list[dict[str, Any]]
@@ -27,7 +27,7 @@ class Reports:
 
 
 def manifest_content(
-    recipe: CorpusRecipe, reports: Reports, *, laundering: int, evaluated: int, files: dict[str, str]
+    recipe: CorpusRecipe, reports: Reports, *, laundering: int, evaluation_documents: int, files: dict[str, str]
 ) -> dict[str, Any]:
     """Everything about the corpus that does not depend on when and where it was built."""
     tokenizer = load_tokenizer(recipe.tokenizer)
@@ -35,10 +35,10 @@ def manifest_content(
     return {
         "format": FORMAT,
         "version": __version__,
-        "recipe": _portable(recipe),
+        "recipe": _portable_settings(recipe),
         "tokenizer": {"name": tokenizer.name, "fingerprint": tokenizer.fingerprint, "begin": tokenizer.begin},
         "vocabulary": tokenizer.vocabulary,
-        "counts": _counts(reports, table) | {"laundering": laundering, "evaluation_documents": evaluated},
+        "counts": _counts(reports, table) | {"laundering": laundering, "evaluation_documents": evaluation_documents},
         "table": table,
         "weights": domain_weights(table, recipe.weights),
         "shards": _shard_rows(reports.tokenised),
@@ -48,8 +48,8 @@ def manifest_content(
 
 def _counts(reports: Reports, table: list[dict[str, Any]]) -> dict[str, Any]:
     """Read = accepted + rejected + quarantined, to the record."""
-    reasons = _added(report["reasons"] for report in reports.cleaned)
-    codes = _added(report["codes"] for report in reports.read)
+    reasons = _add_up(report["reasons"] for report in reports.cleaned)
+    codes = _add_up(report["codes"] for report in reports.read)
     counts = {
         "read": sum(report["read"] for report in reports.read),
         "accepted": sum(row["documents"] for row in table),
@@ -68,14 +68,14 @@ def _counts(reports: Reports, table: list[dict[str, Any]]) -> dict[str, Any]:
     return counts
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+def _add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for part in counts:
         total.update(part)
     return total
 
 
-def _portable(recipe: CorpusRecipe) -> dict[str, Any]:
+def _portable_settings(recipe: CorpusRecipe) -> dict[str, Any]:
     """The settings that shape the corpus; where the inputs lay and how many workers ran do not."""
     settings = asdict(replace(recipe, workers=0, tokenizer="", source=()))
     del settings["source"], settings["workers"], settings["tokenizer"]
@@ -117,16 +117,16 @@ def stage_times(reports: Reports, wall: Mapping[str, float]) -> dict[str, dict[s
     read_mb = sum(report["bytes"] for report in reports.read) / 1e6
     clean_mb = sum(report["bytes"] for report in reports.cleaned) / 1e6
     token_mb = sum(row[3] for shard in reports.tokenised for row in shard["table"]) / 1e6
-    spent: dict[str, tuple[float, float]] = {
+    work: dict[str, tuple[float, float]] = {
         "read": (sum(report["seconds"] for report in reports.read), read_mb),
         "clean": (sum(report["seconds"]["total"] for report in reports.cleaned), clean_mb),
         "tokens": (sum(report["seconds"] for report in reports.tokenised), token_mb),
     }
     for step in ("decontaminate", "dedup", "mask"):
         seconds = sum(report["seconds"].get(step, 0.0) for report in reports.cleaned)
-        spent[f"clean/{step}"] = (seconds, clean_mb if seconds > 0.05 else 0.0)
+        work[f"clean/{step}"] = (seconds, clean_mb if seconds > 0.05 else 0.0)
     order = ("read", "evaluation", "exact", "clean", "clean/decontaminate", "clean/dedup", "clean/mask", "tokens")
-    return {stage: _stage_row(wall.get(stage), *spent.get(stage, (0.0, 0.0))) for stage in order}
+    return {stage: _stage_row(wall.get(stage), *work.get(stage, (0.0, 0.0))) for stage in order}
 
 
 def _stage_row(wall: float | None, seconds: float, megabytes: float) -> dict[str, float]:
