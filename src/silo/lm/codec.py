@@ -6,7 +6,6 @@ which of them shaped the codec. The directory is replaced whole: until then the 
 
 from __future__ import annotations
 
-import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,17 @@ from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
 from silo.lm.encode import DocumentEncoder, Keys
-from silo.lm.firewall import CODEC, DOCUMENTS, SEEN, Permit, checked_documents, merge_seen, permitted_shards, seen_rows
+from silo.lm.firewall import (
+    CODEC,
+    DOCUMENTS,
+    SEEN,
+    Permit,
+    checked_documents,
+    merge_seen,
+    permitted_shards,
+    seen_file,
+    seen_rows,
+)
 from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, open_manifest
 from silo.lm.model import LanguageModel
 from silo.progress import Advance
@@ -106,9 +115,7 @@ def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tupl
     known = np.load(root / DOCUMENTS) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
     known = known.copy()
     known["shaped"] &= ~np.uint8(CODEC)
-    buffer = io.BytesIO()
-    np.save(buffer, merge_seen(known, seen_rows(seen, CODEC)), allow_pickle=False)
-    write_atomic(fresh / DOCUMENTS, buffer.getvalue())
+    write_atomic(fresh / DOCUMENTS, seen_file(merge_seen(known, seen_rows(seen, CODEC))))
     rest = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
     write_manifest(fresh, {**rest, "files": file_checksums(fresh), "codec": codec.fingerprint})
     commit(root, old)

@@ -6,6 +6,7 @@ weights or the codec can be asked for by document id, and compared with a corpus
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,13 @@ def merge_seen(*parts: NDArray[np.void]) -> NDArray[np.void]:
     for at, (key, shaped) in enumerate(sorted(merged.items())):
         rows[at] = (*key, shaped)
     return rows
+
+
+def seen_file(rows: NDArray[np.void]) -> bytes:
+    """The bytes of `documents.npy`."""
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    return buffer.getvalue()
 
 
 def load_seen(model: Path) -> NDArray[np.void]:

@@ -1,6 +1,8 @@
 """A GGUF file of a LLaMA model -> the network and the tokenizer it describes; block-quantised weights become fp32.
 
-Read are little-endian files of version 2 and 3 with weights as F32, F16, Q4_0, Q4_1 or Q8_0, and byte-level BPE.
+Read are little-endian files of version 2 and 3 with weights of the kinds below, and byte-level BPE. The package `gguf`
+knows the kinds and dequantises them; the head of a file is read here, because its reader trusts the counts it finds
+there (113 bytes make it ask for all memory).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,8 +29,10 @@ Floats = NDArray[np.float32]
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _LIST = 8, 9
-_BLOCK = 32
 _CONTROL_TOKEN = 3
+
+_READ_KINDS = "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"
+_KINDS = {int(kind): kind for kind in map(GGMLQuantizationType.__getitem__, _READ_KINDS)}
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -56,13 +61,27 @@ class Gguf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A tensor in the file: its shape has rows first, its offset counts from where tensors begin."""
+class _Tensor:
+    """Where a tensor lies in the file: its shape has rows first, its offset counts from where tensors begin."""
 
     name: str
     shape: tuple[int, ...]
-    kind: int
+    kind: GGMLQuantizationType
     offset: int
+
+    @property
+    def row_size(self) -> int:
+        """Bytes of a row, which is a whole number of blocks."""
+        values, size = GGML_QUANT_SIZES[self.kind]
+        width = self.shape[-1] if self.shape else 1
+        if width % values:
+            raise ValueError(f"{self.name} has rows of {width}, which are not whole blocks of {values}")
+        return width // values * size
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape[:-1]) * self.row_size
 
 
 class _Reader:
@@ -100,7 +119,7 @@ def read_gguf(path: Path) -> Gguf:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Reader(data))
-    except (ValueError, KeyError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
         raise SiloError("not-a-model", f"{path} cannot be read as GGUF: {error}"[:300]) from None
 
 
@@ -112,58 +131,32 @@ def _parse(reader: _Reader) -> Gguf:
         raise ValueError("only versions 2 and 3 are read")
     tensors, count = reader.number("Q"), reader.number("Q")
     facts = {reader.text(): reader.value(reader.number("I")) for _ in range(count)}
-    places = [_place(reader) for _ in range(tensors)]
+    listing = [_read_tensor(reader) for _ in range(tensors)]
     alignment = max(1, int(facts.get("general.alignment", 32)))
     start = math.ceil(reader.at / alignment) * alignment
-    return Gguf(facts, {place.name: _weights(reader.data, start, place) for place in places})
+    if sum(tensor.size for tensor in listing) > len(reader.data):
+        raise ValueError("its weights take more than the file")
+    return Gguf(facts, {tensor.name: _load_weights(reader.data, start, tensor) for tensor in listing})
 
 
-def _place(reader: _Reader) -> _Place:
+def _read_tensor(reader: _Reader) -> _Tensor:
     name, dimensions = reader.text(), reader.number("I")
     if dimensions > 4:
         raise ValueError(f"{name} has {dimensions} dimensions")
     shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
-    return _Place(name, shape, reader.number("I"), reader.number("Q"))
+    number, offset = reader.number("I"), reader.number("Q")
+    if number not in _KINDS:
+        known = ", ".join(kind.name for kind in _KINDS.values())
+        raise ValueError(f"{name} is of kind {number}, read are only {known}")
+    return _Tensor(name, shape, _KINDS[number], offset)
 
 
-def _weights(data: mmap.mmap, start: int, place: _Place) -> Floats:
-    if place.kind not in _KINDS:
-        known = ", ".join(name for name, _, _ in _KINDS.values())
-        raise ValueError(f"{place.name} is of kind {place.kind}, read are only {known}")
-    _, dtype, unpack = _KINDS[place.kind]
-    items = math.prod(place.shape) // (1 if dtype.names is None else _BLOCK)
-    first = start + place.offset
-    if first + items * dtype.itemsize > len(data):
-        raise ValueError(f"{place.name} reaches beyond the end of the file")
-    raw = np.frombuffer(data[first : first + items * dtype.itemsize], dtype=dtype)
-    return np.array(unpack(raw), dtype=np.float32).reshape(place.shape)
-
-
-def _scaled(raw: NDArray[Any]) -> Floats:
-    return raw["values"].astype(np.float32) * raw["scale"].astype(np.float32)[:, None]
-
-
-def _nibbles(raw: NDArray[Any]) -> Floats:
-    """The low halves of a block's 16 bytes are its first 16 values, the high halves the rest."""
-    packed = raw["values"]
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-
-def _centred(raw: NDArray[Any]) -> Floats:
-    return (_nibbles(raw) - 8) * raw["scale"].astype(np.float32)[:, None]
-
-
-def _shifted(raw: NDArray[Any]) -> Floats:
-    return _nibbles(raw) * raw["scale"].astype(np.float32)[:, None] + raw["least"].astype(np.float32)[:, None]
-
-
-_KINDS: dict[int, tuple[str, np.dtype[Any], Any]] = {
-    0: ("F32", np.dtype("<f4"), lambda raw: raw),
-    1: ("F16", np.dtype("<f2"), lambda raw: raw),
-    2: ("Q4_0", np.dtype([("scale", "<f2"), ("values", "u1", 16)]), _centred),
-    3: ("Q4_1", np.dtype([("scale", "<f2"), ("least", "<f2"), ("values", "u1", 16)]), _shifted),
-    8: ("Q8_0", np.dtype([("scale", "<f2"), ("values", "i1", _BLOCK)]), _scaled),
-}
+def _load_weights(data: mmap.mmap, start: int, tensor: _Tensor) -> Floats:
+    first = start + tensor.offset
+    if first + tensor.size > len(data):
+        raise ValueError(f"{tensor.name} reaches beyond the end of the file")
+    rows = np.frombuffer(data[first : first + tensor.size], dtype=np.uint8).reshape(-1, tensor.row_size)
+    return np.array(dequantize(rows, tensor.kind), dtype=np.float32).reshape(tensor.shape)
 
 
 def build_llama(content: Gguf, *, begin: int) -> Any:
@@ -177,12 +170,13 @@ def build_llama(content: Gguf, *, begin: int) -> Any:
         renamed = {
             _translate_name(name): _separate_channels(name, value, heads) for name, value in content.weights.items()
         }
-        with torch.random.fork_rng(devices=[]):  # the constructor draws weights, all of which are replaced
-            network: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         if config.tie_word_embeddings:
             renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
+        _require_shapes(config, renamed)
+        with torch.random.fork_rng(devices=[]):  # the constructor draws weights, all of which are replaced
+            network: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         network.load_state_dict(renamed, strict=True)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # facts of any type and size end in errors of many kinds
         raise SiloError("not-a-model", f"the file does not describe a whole LLaMA: {error}"[:300]) from None
     return network.eval()
 
@@ -210,6 +204,19 @@ def _make_config(content: Gguf, begin: int) -> LlamaConfig:
     )
 
 
+def _require_shapes(config: LlamaConfig, weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a file whose facts promise other weights than it holds, before memory is taken for what they promise."""
+    if config.num_hidden_layers > len(weights):
+        raise ValueError(f"it has only {len(weights)} weights for {config.num_hidden_layers} layers")
+    with torch.device("meta"):
+        skeleton: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    expected = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if shapes.get(name) != expected.get(name):
+            raise ValueError(f"{name} is {shapes.get(name)} where {expected.get(name)} is needed")
+
+
 def _translate_name(name: str) -> str:
     if name in _TOP:
         return _TOP[name]
@@ -233,19 +240,28 @@ def write_tokenizer(content: Gguf, folder: Path) -> Path:
         "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
         "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
     }
-    model, split = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre", "gpt-2")
+    model, split = facts.get("tokenizer.ggml.model"), str(facts.get("tokenizer.ggml.pre", "gpt-2"))
     complete = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id"} <= facts.keys()
     if model != "gpt2" or split not in splitters or not complete:
         hint = "pass --tokenizer with the model's tokenizer.json"
         raise SiloError("not-a-model", f"the file's tokenizer ({model}, {split}) is not one silo can write", hint)
+    try:
+        tokenizer, begin = _build_tokenizer(facts, splitters[split])
+    except Exception as error:  # facts may be of any type, and the library raises nothing more special
+        raise SiloError("not-a-model", f"the file's tokenizer cannot be read: {error}"[:300]) from None
+    save_tokenizer(tokenizer, folder, begin)
+    return folder / FILE
+
+
+def _build_tokenizer(facts: Mapping[str, Any], splitter: list[Any]) -> tuple[Tokenizer, str]:
+    """The byte-level BPE and the token that begins a text."""
     tokens = facts["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ", 1)) for pair in facts["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters[split])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitter)
     tokenizer.decoder = decoders.ByteLevel()
     types = facts.get("tokenizer.ggml.token_type", [])
     marks = [token for token, kind in zip(tokens, types, strict=False) if kind == _CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
     begin = "<|endoftext|>" if "<|endoftext|>" in tokens else tokens[facts["tokenizer.ggml.bos_token_id"]]
-    save_tokenizer(tokenizer, folder, begin)
-    return folder / FILE
+    return tokenizer, begin

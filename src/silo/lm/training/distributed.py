@@ -43,6 +43,15 @@ class ProcessGroup:
         if self._accelerator:
             self._accelerator.wait_for_everyone()
 
+    @contextmanager
+    def leader_first(self) -> Iterator[None]:
+        """The leader runs the block, then the others do, who find what it wrote."""
+        if not self.is_leader:
+            self.wait()
+        yield
+        if self.is_leader:
+            self.wait()
+
     def wrap(self, network: Any, optimiser: Any) -> tuple[Any, Any]:
         return self._accelerator.prepare(network, optimiser) if self._accelerator else (network, optimiser)
 

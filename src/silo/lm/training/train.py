@@ -6,7 +6,6 @@ stopped goes on from its checkpoint and ends with the weights of an uninterrupte
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import time
@@ -23,7 +22,7 @@ from silo.corpus.corpus import Corpus
 from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
-from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_rows
+from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
@@ -41,7 +40,7 @@ from silo.records import Tier
 from silo.sources.reader.plan import expand
 from silo.text.tokenizer import load_tokenizer
 
-FORMAT = "silo-training-1"
+_FORMAT = "silo-training-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +68,32 @@ class Shape:
         return self.per_step * self.length
 
 
-@dataclass(slots=True)
-class _Run:
-    """A run under way."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be done, by whom, and with which permit."""
 
     recipe: TrainRecipe
     out: Path
-    advance: Advance
+    permit: Permit
+    corpus: Corpus
+    group: ProcessGroup
     shape: Shape
-    network: Any
-    objective: Any
-    optimiser: Any
+    advance: Advance
+
+    @property
+    def building(self) -> Path:
+        """Where the run grows until its model is whole."""
+        return self.out.with_name(self.out.name + ".building")
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """What a run reads: permitted text as tokens, the order of its sequences, and validation text by domain."""
+
+    tokenizer: Path
     streams: dict[str, Stream]
     plan: Plan
     validation: dict[str, Text]
-    state: State
-    group: ProcessGroup
-    tokenizer: Path
-
-    @property
-    def place(self) -> Path:
-        return _place(self.out)
 
 
 def train(
@@ -105,100 +109,77 @@ def train(
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     shape = Shape.of(recipe, recipe.context or find_preset(recipe.preset).context, group.world_size, group.cores)
-    place = _place(out)
-    place.mkdir(parents=True, exist_ok=True)
-    with exclusive(place / f"lock-{group.rank}"):
-        if group.is_leader:
-            _continue_or_restart(recipe, shape, corpus, place)
-        group.wait()
-        run = _start(recipe, shape, out, base, advance, permit, corpus, group)
-        done = _loop(run, stop_after)
-        if not done:
-            return {"finished": False, "step": run.state.step, "steps": run.shape.steps}
-        run.network = group.unsharded(run.network)
-        summary = _finish(run, corpus, permit) if group.is_leader else {}
+    job = _Job(recipe, out, permit, corpus, group, shape, advance)
+    job.building.mkdir(parents=True, exist_ok=True)
+    with exclusive(job.building / f"lock-{group.rank}"):
+        data = _prepare_data(job, base)
+        run = _Run.start(job, data)
+        if not run.loop(stop_after):
+            return {"finished": False, "step": run.state.step, "steps": shape.steps}
+        summary = run.finish()
         group.wait()
     if group.is_leader:
-        remove_tree(place)
+        remove_tree(job.building)
     return summary
 
 
-def _place(out: Path) -> Path:
-    return out.with_name(out.name + ".building")
+def _prepare_data(job: _Job, base: Path) -> _Data:
+    """Learn the tokenizer, tokenise and plan, or take up what an earlier start of the run left behind."""
+    recipe, shape, corpus, group = job.recipe, job.shape, job.corpus, job.group
+    with group.leader_first():
+        _continue_or_restart(recipe, shape, corpus, job.building)
+    tokenizer_file = _find_or_learn_tokenizer(job, base)
+    tokenizer = load_tokenizer(str(tokenizer_file))
+    with group.leader_first():
+        workers = len(os.sched_getaffinity(0))
+        folder = job.building / "tokens"
+        streams = prepare_streams(corpus, job.permit, str(tokenizer_file), folder, advance=job.advance, workers=workers)
+        if group.is_leader:
+            corpus.verify()
+    sequences, weights = shape.steps * shape.per_step, _domain_weights(recipe, corpus)
+    plan = make_plan(streams, sequences=sequences, length=shape.length, weights=weights, seed=recipe.seed)
+    files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
+    return _Data(tokenizer_file, streams, plan, validation_streams(files, recipe.validation_tokens, tokenizer))
 
 
-def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, place: Path) -> None:
+def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, building: Path) -> None:
     """Go on with a run that takes the same steps, by however many processes and however they share the weights."""
     settings = asdict(replace(recipe, batch_tokens=shape.step_tokens))
     del settings["shard"]
-    key = fingerprint([FORMAT, settings, corpus.fingerprint, sorted(corpus.opted_out())])
-    mark = place / "key.json"
-    if not mark.exists() or read_json(mark) != key:
+    key = fingerprint([_FORMAT, settings, corpus.fingerprint, sorted(corpus.opted_out())])
+    file = building / "key.json"
+    if not file.exists() or read_json(file) != key:
         for name in ("tokens", "tokenizer", "checkpoint", "checkpoint.old", "best"):
-            remove_tree(place / name)
-        write_json(mark, key)
+            remove_tree(building / name)
+        write_json(file, key)
 
 
-def _start(
-    recipe: TrainRecipe,
-    shape: Shape,
-    out: Path,
-    base: Path,
-    advance: Advance,
-    permit: Permit,
-    corpus: Corpus,
-    group: ProcessGroup,
-) -> _Run:
-    place = _place(out)
-    tokenizer_file = _tokenizer(recipe, base, permit, corpus, place, group, advance)
-    tokenizer = load_tokenizer(str(tokenizer_file))
-    if not group.is_leader:
-        group.wait()
-    workers = len(os.sched_getaffinity(0))
-    streams = prepare_streams(corpus, permit, str(tokenizer_file), place / "tokens", advance=advance, workers=workers)
-    if group.is_leader:
-        corpus.verify()
-        group.wait()
-    weights = _weights(recipe, corpus)
-    plan = make_plan(
-        streams, sequences=shape.steps * shape.per_step, length=shape.length, weights=weights, seed=recipe.seed
-    )
-    network: Any = make_network(
-        recipe.preset, vocabulary=tokenizer.vocabulary, begin=tokenizer.begin, seed=recipe.seed, context=shape.length
-    )
-    network = network.to(_dtype(recipe))
-    if recipe.gradient_checkpointing:
-        network.gradient_checkpointing_enable()
-    network.train()
-    objective, optimiser = group.wrap(Objective(network), _optimiser(network, recipe))
-    state = load_checkpoint(place / "checkpoint", network, optimiser)
-    files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
-    validation = validation_streams(files, recipe.validation_tokens, tokenizer)
-    return _Run(
-        recipe,
-        out,
-        advance,
-        shape,
-        network,
-        objective,
-        optimiser,
-        streams,
-        plan,
-        validation,
-        state,
-        group,
-        tokenizer_file,
-    )
+def _find_or_learn_tokenizer(job: _Job, base: Path) -> Path:
+    """The tokenizer of the recipe, or one learned from the permitted part of the corpus."""
+    recipe = job.recipe
+    if recipe.tokenizer:
+        file = (base / recipe.tokenizer).expanduser()
+        return file / "tokenizer.json" if file.is_dir() else file
+    tiers = recipe.tokenizer_tiers or recipe.tiers
+    if beyond := set(tiers) - set(recipe.tiers):
+        raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
+    folder = job.building / "tokenizer"
+    with job.group.leader_first():
+        if not (folder / DOCUMENTS).exists():
+            remove_tree(folder)
+            trained = train_tokenizer(
+                job.corpus,
+                tiers=tiers,
+                vocabulary=recipe.vocabulary or find_preset(recipe.preset).vocabulary,
+                out=folder,
+                advance=job.advance,
+                reference=job.permit.reference and Tier.restricted in tiers,
+            )
+            np.save(folder / DOCUMENTS, seen_rows(trained.documents, TOKENIZER), allow_pickle=False)
+    return folder / "tokenizer.json"
 
 
-def _dtype(recipe: TrainRecipe) -> torch.dtype:
-    kinds = {"auto": choose_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
-    if recipe.dtype not in kinds:
-        raise SiloError("recipe-value", f"dtype '{recipe.dtype}' is not one of {', '.join(kinds)}")
-    return kinds[recipe.dtype]
-
-
-def _weights(recipe: TrainRecipe, corpus: Corpus) -> dict[str, float]:
+def _domain_weights(recipe: TrainRecipe, corpus: Corpus) -> dict[str, float]:
     """The corpus manifest's domain weights for the training set these tiers make."""
     if not recipe.reweigh:
         return {}
@@ -207,33 +188,163 @@ def _weights(recipe: TrainRecipe, corpus: Corpus) -> dict[str, float]:
     return dict(corpus.manifest["weights"][name])
 
 
-def _tokenizer(
-    recipe: TrainRecipe, base: Path, permit: Permit, corpus: Corpus, place: Path, group: ProcessGroup, advance: Advance
-) -> Path:
-    """The tokenizer of the recipe, or one learned from the permitted part of the corpus."""
-    if recipe.tokenizer:
-        file = (base / recipe.tokenizer).expanduser()
-        return file / "tokenizer.json" if file.is_dir() else file
-    tiers = recipe.tokenizer_tiers or recipe.tiers
-    if beyond := set(tiers) - set(recipe.tiers):
-        raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
-    folder = place / "tokenizer"
-    if group.is_leader and not (folder / DOCUMENTS).exists():
-        remove_tree(folder)
-        learned = train_tokenizer(
-            corpus,
-            tiers=tiers,
-            vocabulary=recipe.vocabulary or find_preset(recipe.preset).vocabulary,
-            out=folder,
-            advance=advance,
-            reference=permit.reference and Tier.restricted in tiers,
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A network that learns from prepared data."""
+
+    job: _Job
+    data: _Data
+    network: Any
+    objective: Any
+    optimiser: Any
+    state: State
+
+    @classmethod
+    def start(cls, job: _Job, data: _Data) -> _Run:
+        """A fresh network, or the one of the last checkpoint."""
+        recipe, tokenizer = job.recipe, load_tokenizer(str(data.tokenizer))
+        network: Any = make_network(
+            recipe.preset,
+            vocabulary=tokenizer.vocabulary,
+            begin=tokenizer.begin,
+            seed=recipe.seed,
+            context=job.shape.length,
         )
-        np.save(folder / DOCUMENTS, seen_rows(learned.documents, TOKENIZER), allow_pickle=False)
-    group.wait()
-    return folder / "tokenizer.json"
+        network = network.to(_choose_dtype(recipe))
+        if recipe.gradient_checkpointing:
+            network.gradient_checkpointing_enable()
+        network.train()
+        objective, optimiser = job.group.wrap(Objective(network), _make_optimiser(network, recipe))
+        state = load_checkpoint(job.building / "checkpoint", network, optimiser)
+        return cls(job, data, network, objective, optimiser, state)
+
+    def loop(self, stop_after: int | None) -> bool:
+        """Steps until the end, or until patience runs out; False if `stop_after` came first."""
+        job, state, steps = self.job, self.state, self.job.shape.steps
+        first, begun = state.step, time.perf_counter()
+        evaluate_every = self._count_steps(job.recipe.evaluate_every)
+        checkpoint_every = self._count_steps(job.recipe.checkpoint_every)
+        while state.step < steps:
+            loss = self.step()
+            state.losses.append([self.tokens, loss])
+            rate = (state.step - first) * job.shape.step_tokens / (time.perf_counter() - begun)
+            job.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", state.step, steps)
+            if self.data.validation and (state.step % evaluate_every == 0 or state.step == steps):
+                self.validate()
+                if job.recipe.patience and state.worse >= job.recipe.patience:
+                    return True
+            if state.step % checkpoint_every == 0:
+                save_checkpoint(job.building / "checkpoint", self.network, self.optimiser, state, job.group)
+            if stop_after is not None and state.step - first >= stop_after and state.step < steps:
+                return False
+        return True
+
+    def step(self) -> float:
+        """One optimiser step; a loss that is not finite ends the run before it can spoil the weights."""
+        recipe, state, group = self.job.recipe, self.state, self.job.group
+        rate = learning_rate(recipe, state.step, self.job.shape.steps)
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=True)
+        try:
+            total = group.add_gradients(self.objective, list(self._batches()))
+            norm = group.clip_gradients(self.network, recipe.clip)
+        except RuntimeError as error:
+            if "allocate" in str(error) or "out of memory" in str(error):
+                hint = "lower micro_batch or context"
+                raise SiloError("out-of-memory", "not enough memory for a step", hint) from None
+            raise
+        loss = float(group.mean(total))
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise SiloError("training-diverged", f"the loss is {loss} at step {state.step}")
+        self.optimiser.step()
+        state.step += 1
+        return loss
+
+    def _batches(self) -> Iterator[Batch]:
+        """The rows of this process in this step, in small batches, each with its share of the whole."""
+        shape, group = self.job.shape, self.job.group
+        rows = shape.per_step // group.world_size
+        start = self.state.step * shape.per_step + group.rank * rows
+        for first in range(start, start + rows, shape.micro):
+            places = range(first, min(first + shape.micro, start + rows))
+            ids = self.data.plan.batch(self.data.streams, places, shape.length).astype(np.int64)
+            yield torch.from_numpy(ids), len(places) / rows
+
+    def validate(self) -> None:
+        """Score the validation text and keep the weights if they are the best so far."""
+        job = self.job
+        with job.group.unshard_outer(self.objective):
+            losses = mean_losses(self.network, self.data.validation, job.shape.length)
+        if self.state.note_validation(losses, self.tokens, choosing=set(self.data.streams)):
+            save_weights(job.building / "best", self.network, job.group)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were trained on so far."""
+        return self.state.step * self.job.shape.step_tokens
+
+    def _count_steps(self, tokens: int) -> int:
+        return max(1, round(tokens / self.job.shape.step_tokens))
+
+    def finish(self) -> dict[str, Any]:
+        """Save the best weights (the last ones without validation) as a model that says what shaped it.
+
+        Every process takes part; the leader writes and returns the summary.
+        """
+        job, state = self.job, self.state
+        network = job.group.unsharded(self.network)
+        if not job.group.is_leader:
+            return {}
+        if self.data.validation:
+            load_weights(job.building / "best", network)
+        else:
+            state.best_step = state.step
+        seen = self._documents_seen(state.best_step)
+        summary = {
+            "finished": True,
+            "steps": state.step,
+            "chosen_step": state.best_step,
+            "tokens": self.tokens,
+            "parameters": parameter_count(network),
+            "loss": state.losses[-1][1],
+            "validation": min(state.validations, key=lambda item: float(item["loss"]), default=None),
+            "documents": len(seen),
+        }
+        training = {
+            "corpus": job.corpus.fingerprint,
+            "tiers": sorted(job.permit.tiers),
+            "reference": job.permit.reference,
+            "permitted": not job.permit.reference,
+            "recipe": asdict(replace(job.recipe, corpus="", validation=(), tokenizer="")),
+            "summary": summary,
+        }
+        title = f"{job.out.name}: {parameter_count(network) / 1e6:.1f}M parameters"
+        extra = {
+            DOCUMENTS: seen_file(seen),
+            "curve.json": curve_json(state),
+            "curve.png": curve_png(state, title),
+        }
+        save_model(network, self.data.tokenizer, job.out, {"origin": "trained", "training": training}, extra=extra)
+        return {**summary, "out": str(job.out), "fingerprint": model_fingerprint(open_manifest(job.out))}
+
+    def _documents_seen(self, steps: int) -> NDArray[np.void]:
+        """Every document that shaped the tokenizer or the weights after so many steps."""
+        shape = self.job.shape
+        visited = self.data.plan.visited_documents(self.data.streams, steps * shape.per_step, shape.length)
+        file = self.job.building / "tokenizer" / DOCUMENTS
+        tokenizer = [np.load(file)] if file.exists() else []
+        return merge_seen(seen_rows(visited, WEIGHTS), *tokenizer)
 
 
-def _optimiser(network: Any, recipe: TrainRecipe) -> torch.optim.AdamW:
+def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
+    kinds = {"auto": choose_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
+    if recipe.dtype not in kinds:
+        raise SiloError("recipe-value", f"dtype '{recipe.dtype}' is not one of {', '.join(kinds)}")
+    return kinds[recipe.dtype]
+
+
+def _make_optimiser(network: Any, recipe: TrainRecipe) -> torch.optim.AdamW:
     """AdamW; matrices decay, norms do not."""
     parameters = [item for item in network.parameters() if item.requires_grad]
     groups = [
@@ -251,116 +362,3 @@ def learning_rate(recipe: TrainRecipe, step: int, steps: int) -> float:
     progress = (step - warmup) / max(1, steps - warmup)
     floor = recipe.final_rate
     return recipe.learning_rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def _loop(run: _Run, stop_after: int | None) -> bool:
-    """Steps until the end, or until patience runs out; False if `stop_after` came first."""
-    begun = time.perf_counter()
-    first = run.state.step
-    every = {name: _interval(getattr(run.recipe, name), run.shape) for name in ("evaluate_every", "checkpoint_every")}
-    while run.state.step < run.shape.steps:
-        loss = _step(run)
-        run.state.step += 1
-        step = run.state.step
-        tokens = step * run.shape.step_tokens
-        run.state.losses.append([tokens, loss])
-        rate = (step - first) * run.shape.step_tokens / (time.perf_counter() - begun)
-        run.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", step, run.shape.steps)
-        if run.validation and (step % every["evaluate_every"] == 0 or step == run.shape.steps):
-            with run.group.unshard_outer(run.objective):
-                losses = mean_losses(run.network, run.validation, run.shape.length)
-            if run.state.note_validation(losses, tokens, choosing=set(run.streams)):
-                save_weights(run.place / "best", run.network, run.group)
-            if run.recipe.patience and run.state.worse >= run.recipe.patience:
-                return True
-        if step % every["checkpoint_every"] == 0:
-            save_checkpoint(run.place / "checkpoint", run.network, run.optimiser, run.state, run.group)
-        if stop_after is not None and step - first >= stop_after and step < run.shape.steps:
-            return False
-    return True
-
-
-def _interval(tokens: int, shape: Shape) -> int:
-    return max(1, round(tokens / shape.step_tokens))
-
-
-def _step(run: _Run) -> float:
-    """One optimiser step; a loss that is not finite ends the run before it can spoil the weights."""
-    shape, state = run.shape, run.state
-    rate = learning_rate(run.recipe, state.step, shape.steps)
-    for group in run.optimiser.param_groups:
-        group["lr"] = rate
-    run.optimiser.zero_grad(set_to_none=True)
-    try:
-        total = run.group.add_gradients(run.objective, list(_batches(run)))
-        norm = run.group.clip_gradients(run.network, run.recipe.clip)
-    except RuntimeError as error:
-        if "allocate" in str(error) or "out of memory" in str(error):
-            raise SiloError("out-of-memory", "not enough memory for a step", "lower micro_batch or context") from None
-        raise
-    mean = float(run.group.mean(total))
-    if not math.isfinite(mean) or not math.isfinite(norm):
-        raise SiloError("training-diverged", f"the loss is {mean} at step {state.step}")
-    run.optimiser.step()
-    return mean
-
-
-def _batches(run: _Run) -> Iterator[Batch]:
-    """The rows of this process in this step, in small batches, each with its share of the whole."""
-    shape = run.shape
-    mine = shape.per_step // run.group.world_size
-    start = run.state.step * shape.per_step + run.group.rank * mine
-    for first in range(start, start + mine, shape.micro):
-        places = range(first, min(first + shape.micro, start + mine))
-        ids = run.plan.batch(run.streams, places, shape.length).astype(np.int64)
-        yield torch.from_numpy(ids), len(places) / mine
-
-
-def _finish(run: _Run, corpus: Corpus, permit: Permit) -> dict[str, Any]:
-    """Save the best weights (the last ones without validation) as a model directory that says what shaped it."""
-    state = run.state
-    if run.validation:
-        load_weights(run.place / "best", run.network)
-    else:
-        state.best_step = state.step
-    seen = _seen(run, state.best_step)
-    parameters = parameter_count(run.network)
-    summary = {
-        "finished": True,
-        "steps": state.step,
-        "chosen_step": state.best_step,
-        "tokens": state.step * run.shape.step_tokens,
-        "parameters": parameters,
-        "loss": state.losses[-1][1],
-        "validation": min(state.validations, key=lambda item: float(item["loss"]), default=None),
-        "documents": len(seen),
-    }
-    training = {
-        "corpus": corpus.fingerprint,
-        "tiers": sorted(permit.tiers),
-        "reference": permit.reference,
-        "permitted": not permit.reference,
-        "recipe": asdict(replace(run.recipe, corpus="", validation=(), tokenizer="")),
-        "summary": summary,
-    }
-    extra = {
-        DOCUMENTS: _npy(seen),
-        "curve.json": curve_json(state),
-        "curve.png": curve_png(state, f"{run.out.name}: {parameters / 1e6:.1f}M parameters"),
-    }
-    save_model(run.network, run.tokenizer, run.out, {"origin": "trained", "training": training}, extra=extra)
-    return {**summary, "out": str(run.out), "fingerprint": model_fingerprint(open_manifest(run.out))}
-
-
-def _seen(run: _Run, steps: int) -> NDArray[np.void]:
-    """Every document that shaped the tokenizer or the weights after so many steps."""
-    visited = run.plan.visited_documents(run.streams, steps * run.shape.per_step, run.shape.length)
-    learned = run.place / "tokenizer" / DOCUMENTS
-    tokenizer = [np.load(learned)] if learned.exists() else []
-    return merge_seen(seen_rows(visited, WEIGHTS), *tokenizer)
-
-
-def _npy(rows: NDArray[np.void]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, rows, allow_pickle=False)
-    return buffer.getvalue()
