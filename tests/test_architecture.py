@@ -101,11 +101,6 @@ def test_every_module_says_what_it_promises() -> None:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
 
 
-def test_modules_stay_short() -> None:
-    for path in _modules():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, f"{path} is too long"
-
-
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from silo.cli.main import build_parser; build_parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
