@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from silo.search.knn.lists import ListTables, list_scratch, list_tables, order_lists, start_lists
+from silo.search.knn.kernel import (
+    DIGITS,
+    ListTables,
+    ceiling_of,
+    list_scratch,
+    list_tables,
+    order_lists,
+    sort_pairs,
+    start_lists,
+)
 from silo.search.knn.quantise import Floats
-from silo.search.knn.smallest import DIGITS, ceiling_of, sort_pairs
 
 
 def ordered(tables: ListTables, query: Floats, count: int) -> NDArray[np.int64]:

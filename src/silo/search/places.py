@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 _SHIFT = 8
 Numbers = NDArray[np.int64]
 Weights = NDArray[np.float64]
-
-
-class Documents(NamedTuple):
-    """Where the places of each bucket begin among all, where each document does, and which one is at every 256th."""
-
-    bases: Numbers
-    firsts: Numbers
-    hints: NDArray[np.int32]
+Documents = tuple[Numbers, Numbers, NDArray[np.int32], int]
+"""Where the places of each bucket begin among all, where each document does, which one is at every 2^n-th, and n."""
 
 
 class Tally(NamedTuple):
@@ -43,7 +37,7 @@ class TokenTable:
         starts = [first.astype(np.int64) + base for (_, first), base in zip(buckets, bases, strict=False)]
         firsts = np.concatenate([*starts, bases[-1:]])
         hints = np.searchsorted(firsts, np.arange(0, int(bases[-1]) + 1, 1 << _SHIFT), side="right") - 1
-        self.documents = Documents(bases, firsts, hints.astype(np.int32))
+        self.documents: Documents = bases, firsts, hints.astype(np.int32), _SHIFT
         self._idle: list[Tally] = []
 
     def look_up(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers, Numbers]:
@@ -59,7 +53,7 @@ class TokenTable:
         try:
             room = self._idle.pop()
         except IndexError:
-            size = len(self.documents.firsts) - 1
+            size = len(self.documents[1]) - 1
             counts, here, held = np.zeros((3, size), dtype=np.int32)
             room = Tally(counts, np.zeros(size), here, held)
         yield room
@@ -67,22 +61,16 @@ class TokenTable:
 
 
 @numba.njit(cache=True, nogil=True)
-def document_at(place: int, documents: Documents) -> int:
-    """The number of the document that has a place, counted over all buckets."""
-    row: int = documents.hints[place >> _SHIFT]
-    while documents.firsts[row + 1] <= place:
-        row += 1
-    return row
-
-
-@numba.njit(cache=True, nogil=True)
-def _look_up(buckets: Any, places: Any, documents: Documents, tokens: Any, found: Numbers) -> None:
+def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Any, out: Numbers) -> None:
+    bases, firsts, hints, shift = documents
     for at in range(len(buckets)):
         if buckets[at] < 0:
-            found[0, at] = found[1, at] = found[2, at] = -1
+            out[0, at] = out[1, at] = out[2, at] = -1
             continue
-        place = documents.bases[buckets[at]] + np.int64(places[at])
-        row = document_at(place, documents)
-        found[0, at] = row
-        found[1, at] = place - documents.firsts[row]
-        found[2, at] = tokens[place]
+        place = bases[buckets[at]] + np.int64(places[at])
+        row = np.int64(hints[place >> shift])
+        while firsts[row + 1] <= place:
+            row += 1
+        out[0, at] = row
+        out[1, at] = place - firsts[row]
+        out[2, at] = tokens[place]

@@ -19,10 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from silo.errors import SiloError
 from silo.search.knn.codec import Codec
-from silo.search.knn.kernel import RowTables, Scratch, row_terms, scratch, search_rows
-from silo.search.knn.lists import ListTables, list_tables
+from silo.search.knn.kernel import (
+    Numbers,
+    RowTables,
+    Scratch,
+    Words,
+    list_tables,
+    row_terms,
+    scratch,
+    search_rows,
+)
 from silo.search.knn.quantise import Codes, Floats
-from silo.search.knn.smallest import Numbers, Words
 
 MOST_NEIGHBOURS = 32_768
 """The largest k."""
@@ -58,14 +65,14 @@ class SearchTables:
     """What searching needs of a codec, computed once for any number of buckets."""
 
     codec: Codec
-    lists: ListTables
+    lists: tuple[Any, ...]
     products: Floats
     _idle: list[tuple[int, Scratch]] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, codec: Codec) -> Self:
         products = np.ascontiguousarray(-2 * codec.arrays.codebooks.transpose(0, 2, 1))
-        return cls(codec, list_tables(codec.arrays.centroids), products)
+        return cls(codec, tuple(list_tables(codec.arrays.centroids)), products)
 
     def scratch(self, k: int) -> Scratch:
         """Room for one thread's search, if possible from an earlier one: fresh memory is slow at first."""
@@ -102,6 +109,7 @@ class RowSearch:
         self.tables = tables
         self._buckets = buckets
         self._rows = _row_tables(buckets, tables.codec.settings.lists)
+        self._row_arrays = tuple(self._rows)
         self._all = np.zeros(len(buckets), dtype=np.int64)
 
     def with_buckets(self, buckets: Sequence[KeyRows]) -> RowSearch:
@@ -146,7 +154,7 @@ class RowSearch:
                 wanted,
                 self.tables.lists,
                 self.tables.products,
-                self._rows,
+                self._row_arrays,
                 bitmaps,
                 found.buckets[part],
                 found.places[part],

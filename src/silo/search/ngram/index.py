@@ -10,8 +10,6 @@ The kernels read the buckets where they lie, by address: `SuffixSearch` checks t
 and keeps the arrays alive. They run without the interpreter lock and share nothing they write.
 """
 
-# mypy: disallow-untyped-decorators=False
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,22 +24,16 @@ from pydivsufsort import divsufsort
 from silo.errors import SiloError
 from silo.search.ngram.kernel import (
     TABLE_WIDTH,
+    Buckets,
     Ints,
-    Store,
-    first_places,
-    kernel,
+    continuations,
+    followers,
+    holders,
+    levels,
+    longest_match,
     longest_usable,
-    next_tokens,
-    open_bucket,
-    reach_of,
-    signed,
-    span_of,
-    spans_of,
-    tally,
-    usable,
 )
-from silo.search.ngram.levels import levels
-from silo.search.places import Documents, Tally, TokenTable, Weights, document_at
+from silo.search.places import TokenTable, Weights
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Suffixes = NDArray[np.uint32]
@@ -152,19 +144,19 @@ class SuffixSearch:
         self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000, limit: int = 64
     ) -> Continuations:
         """What follows the longest suffix (at most `longest` tokens, after the last `begin`) that anything follows."""
-        return Continuations(*_continuations(self._store(allowed), _tail(prefix, longest), max(limit, 0)))
+        return Continuations(*continuations(self._open(allowed), _tail(prefix, longest), max(limit, 0)))
 
     def longest(self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> int:
         """The length `continuations` finds, without counting what follows."""
-        return int(longest_usable(self._store(allowed), _tail(prefix, longest), True))
+        return int(longest_usable(self._open(allowed), _tail(prefix, longest), True))
 
     def longest_match(self, ids: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> Match:
         """The longest suffix of `ids` (at most `longest` tokens, after the last `begin`) that occurs at all."""
-        return Match(*_longest_match(self._store(allowed), _tail(ids, longest)))
+        return Match(*longest_match(self._open(allowed), _tail(ids, longest)))
 
     def followers(self, context: Ids, *, allowed: Allowed | None = None) -> Followers:
         """What follows all of the context; nothing if it is empty or contains `begin`."""
-        return Followers(*_followers(self._store(allowed), _tail(context, len(context))))
+        return Followers(*followers(self._open(allowed), _tail(context, len(context))))
 
     def holders(
         self,
@@ -186,7 +178,7 @@ class SuffixSearch:
             raise SiloError("internal", "every size needs a weight above 0")
         wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
         with table.tally() as room:
-            rows, sums = _holders(self._store(allowed), _tail(ids, len(ids)), wanted, each, table.documents, room)
+            rows, sums = holders(self._open(allowed), _tail(ids, len(ids)), wanted, each, table.documents, tuple(room))
         return rows, sums
 
     def levels(
@@ -197,9 +189,9 @@ class SuffixSearch:
         rising = all(low < high for low, high in pairwise((0, *orders)))
         _require(len(orders) > 0 and rising, f"orders are {tuple(orders)}, not ascending from 1 or more")
         sizes = np.array(orders, dtype=np.int64)
-        return Levels(*levels(self._store(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
+        return Levels(*levels(self._open(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
 
-    def _store(self, allowed: Allowed | None) -> Store:
+    def _open(self, allowed: Allowed | None) -> Buckets:
         chosen = allowed or self._everything
         _require(chosen._table is self._table, "what is allowed was allowed for another search")
         return self._kind, self._table, chosen._addresses, self._begin
@@ -232,83 +224,3 @@ def _ranks(bitmap: Bitmap, suffixes: Suffixes) -> NDArray[np.uint64]:
     words = np.packbits(bits, bitorder="little").view(np.uint64)
     counts = np.bitwise_count(words).astype(np.uint64)
     return np.stack([counts.cumsum() - counts, words], axis=1)
-
-
-@kernel
-def _followers(store: Store, context: Ints) -> tuple[NDArray[np.uint32], Ints, int]:
-    """What follows a context: tokens, counts, and their sum."""
-    found, each, _ = next_tokens(store, len(context), spans_of(store, context))
-    tokens, counts = tally(found, each)
-    return tokens, counts, counts.sum()
-
-
-@kernel
-def _holders(
-    store: Store, ids: Ints, sizes: Ints, weights: Weights, documents: Documents, room: Tally
-) -> tuple[Ints, Weights]:
-    """The documents with an allowed occurrence, and what theirs weigh.
-
-    Counts are added up before they are multiplied, so that a sum does not depend on the order of occurrences.
-    `absent`: a bucket has no occurrence of so many tokens, and none of more.
-    """
-    counts, sums, here, held = room
-    known, absent = 0, np.full(len(store[1]), reach_of(ids, store[3]) + 1)
-    for level in range(len(sizes)):
-        size, some = sizes[level], 0
-        for number in range(len(absent)):
-            if not 0 < size < absent[number]:
-                continue
-            bucket, base = open_bucket(store, number), documents.bases[number]
-            low, high = span_of(bucket, ids[len(ids) - size :])
-            if low == high:
-                absent[number] = size
-            for row in range(low, high):
-                place = signed(bucket.suffixes[row])
-                if usable(bucket, place, size, False):
-                    document = document_at(base + place, documents)
-                    if counts[document] == 0:
-                        here[some] = document
-                        some += 1
-                    counts[document] += 1
-        for document in here[:some]:
-            if sums[document] == 0:
-                held[known] = document
-                known += 1
-            sums[document] += counts[document] * weights[level]
-            counts[document] = 0
-    found, sum_of = held[:known].astype(np.int64), np.empty(known)
-    for at in range(known):
-        sum_of[at], sums[found[at]] = sums[found[at]], 0
-    return found, sum_of
-
-
-@kernel
-def _continuations(store: Store, ids: Ints, limit: int) -> Any:
-    """The fields of `Continuations`."""
-    length = longest_usable(store, ids, True)
-    pattern = ids[len(ids) - length :]
-    spans = spans_of(store, pattern)
-    found, each, ends = next_tokens(store, length, spans)
-    tokens, counts = tally(found, each)
-    total, named = counts.sum(), 0
-    buckets, places = np.empty(min(limit, total), dtype=np.int32), np.empty(min(limit, total), dtype=np.uint32)
-    for number in range(len(spans)):
-        low, high, room = spans[number, 0], spans[number, 1], len(places) - named
-        if room and low < high:
-            for place in first_places(open_bucket(store, number), pattern, low, high, room, True):
-                buckets[named], places[named] = number, place + length
-                named += 1
-    return length, tokens, counts, total, ends, buckets, places
-
-
-@kernel
-def _longest_match(store: Store, ids: Ints) -> tuple[int, int, int]:
-    """The fields of `Match`."""
-    length = longest_usable(store, ids, False)
-    pattern = ids[len(ids) - length :]
-    spans = spans_of(store, pattern)
-    for number in range(len(spans)):
-        low, high = spans[number, 0], spans[number, 1]
-        for place in first_places(open_bucket(store, number), pattern, low, high, min(1, length), False):
-            return length, number, place
-    return 0, -1, -1
