@@ -31,9 +31,9 @@ from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings, parse_method
 from silo.lm.importers.import_model import import_model
-from silo.lm.scoring import Text
 from silo.lm.windows import Windows
 from silo.pairing import create_store, open_store
+from silo.text.stream import TokenStream
 from store import documents
 
 ROOT = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ def asked(plain: Predictor, settings: Settings, method: str) -> Predictor:
     )
 
 
-def token_logs(found: Observations, method: str, settings: Settings, text: Text) -> Floats:
+def token_logs(found: Observations, method: str, settings: Settings, text: TokenStream) -> Floats:
     """Log-probabilities of the tokens that count, from what one reading found."""
     parts = parse_method(method)
     total = mixed(found.weights(parts, settings), found.components(parts))

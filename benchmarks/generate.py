@@ -26,27 +26,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.evaluation.tune import first_tokens
 from silo.files import write_json
 from silo.inference.answer import Answer
 from silo.inference.context import RicContext
 from silo.inference.generate import GenerateOptions, generate
-from silo.inference.predict import KeyEncoder, Predictor, open_predictor
+from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network, parameter_count
-from silo.lm.scoring import merged_stream
 from silo.lm.windows import Windows
-from silo.pairing import model_of
+from silo.pairing import KeyEncoder, model_of
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.sources import judge
 from silo.sources.evaluation import read_evaluation
 from silo.store.encode import Quantise
 from silo.store.store import Store
+from silo.text.stream import first_tokens, merged_stream
 from silo.text.tokenizer import Ids
 from store import documents
 

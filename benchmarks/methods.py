@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from methods_report import attribution_page, page, plot
-from silo.evaluation.tune import first_tokens, tune, validation_text
+from silo.evaluation.tune import tune, validation_text
 from silo.files import write_json
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, save_settings
-from silo.lm.scoring import Text, merged_stream
 from silo.lm.windows import Windows
 from silo.pairing import create_store, open_store
 from silo.sources.evaluation import read_evaluation
+from silo.text.stream import TokenStream, first_tokens, merged_stream
 from store import documents
 
 ROOT = Path(__file__).parent.parent
@@ -116,17 +116,17 @@ def file_of(domain: str, split: str) -> Path:
     return DATA / f"{domain}.{split}.jsonl.zst"
 
 
-def test_text(predictor: Predictor, domain: str, tokens: int) -> Text:
+def test_text(predictor: Predictor, domain: str, tokens: int) -> TokenStream:
     texts = (record.text for record in read_evaluation(file_of(domain, "test")))
     return first_tokens(merged_stream(texts, predictor.tokenizer), tokens)
 
 
-def scored(model: Path, place: Path, method: str, settings: Settings, text: Text) -> dict[str, float]:
+def scored(model: Path, place: Path, method: str, settings: Settings, text: TokenStream) -> dict[str, float]:
     predictor = open_predictor(model, [] if method == "lm" else [place], method=method, settings=settings)
     return timed_score(predictor, text)
 
 
-def controlled(model: Path, text: Text) -> dict[str, float]:
+def controlled(model: Path, text: TokenStream) -> dict[str, float]:
     """The LM with the window that RIC leaves for the text: what shorter context alone costs."""
     predictor = open_predictor(model, method="lm")
     half = predictor.model.context // 2 - 1
@@ -134,7 +134,7 @@ def controlled(model: Path, text: Text) -> dict[str, float]:
     return timed_score(predictor, text)
 
 
-def timed_score(predictor: Predictor, text: Text) -> dict[str, float]:
+def timed_score(predictor: Predictor, text: TokenStream) -> dict[str, float]:
     begun = time.perf_counter()
     found = score_text(predictor, text)
     seconds = time.perf_counter() - begun
@@ -162,7 +162,7 @@ def attributions(arguments: argparse.Namespace, domain: str, place: Path, count:
 
 
 def _example(
-    predictor: Predictor, sources: Any, reader: Any, text: Text, at: int, begin: int, domain: str
+    predictor: Predictor, sources: Any, reader: Any, text: TokenStream, at: int, begin: int, domain: str
 ) -> dict[str, Any]:
     from silo.inference.neighbours import top_neighbours
 

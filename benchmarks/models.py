@@ -27,10 +27,11 @@ from silo.files import fingerprint, read_json
 from silo.lm.audit import verify_model
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
-from silo.lm.scoring import Text, merged_stream, score
+from silo.lm.scoring import score
 from silo.lm.windows import Windows
 from silo.recipe import TrainRecipe, load_recipe
 from silo.sources.evaluation import read_evaluation
+from silo.text.stream import TokenStream, merged_stream
 from silo.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -137,7 +138,7 @@ def measure(places: Places, tokens_per_domain: int) -> dict[str, Any]:
     shares = domain_shares(corpus)
     settings = {"tokens_per_domain": tokens_per_domain, "length": WINDOWS.length, "stride": WINDOWS.stride}
     known = earlier(places)
-    texts: dict[str, Text] = {}
+    texts: dict[str, TokenStream] = {}
     result: dict[str, Any] = {"settings": settings, "corpus": corpus.fingerprint, "models": {}}
     for name in places.finished():
         model = LanguageModel.open(places.model(name))
@@ -165,7 +166,7 @@ def write(places: Places, result: dict[str, Any]) -> None:
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def first_texts(data: Path, tokens: int, tokenizer: Tokenizer) -> dict[str, Text]:
+def first_texts(data: Path, tokens: int, tokenizer: Tokenizer) -> dict[str, TokenStream]:
     """About the first so many tokens of every validation domain, each as one stream."""
     streams = {}
     for path in sorted(data.glob("*.validation.jsonl.zst")):
@@ -180,7 +181,7 @@ def first_texts(data: Path, tokens: int, tokenizer: Tokenizer) -> dict[str, Text
     return streams
 
 
-def scores(name: str, model: LanguageModel, texts: dict[str, Text]) -> dict[str, Any]:
+def scores(name: str, model: LanguageModel, texts: dict[str, TokenStream]) -> dict[str, Any]:
     found = {}
     for domain, text in texts.items():
         begun = time.perf_counter()

@@ -28,8 +28,8 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import load_settings
 from silo.lm.encode import DocumentEncoder
-from silo.lm.scoring import Text
 from silo.store import view
+from silo.text.stream import TokenStream
 
 PAIRS = (
     (1, 8),
@@ -91,7 +91,7 @@ def compared(
             yield label, {"perplexity": perplexity, "rows": round(rows_read(sizes, probes, rows * tuned.k))}
 
 
-def sizes_by_distance(predictor: Predictor, text: Text) -> NDArray[np.int64]:
+def sizes_by_distance(predictor: Predictor, text: TokenStream) -> NDArray[np.int64]:
     """For each token of a text the sizes of all lists, the list nearest to its key first, added up."""
     assert predictor.encoder is not None
     store = predictor.stores[0]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import numpy as np
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import CODEC_FOLDER, codec_key, model_fingerprint, open_manifest
+from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest
+from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.erasure.receipt import ModelListing
 from silo.store.manifest import SEARCHES
@@ -23,6 +25,7 @@ from silo.store.store import Store
 
 if TYPE_CHECKING:
     from silo.lm.encode import DocumentEncoder
+    from silo.lm.model import LanguageModel
 
 
 def create_store(
@@ -44,7 +47,7 @@ def create_store(
         **settings,
     )
     write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
-    store.list_models = lambda names: listings(model, names)
+    store.list_models = lambda names: list_models(model, names)
     return store
 
 
@@ -56,7 +59,7 @@ def open_store(path: Path, model: Path | None = None, *, encoding: bool = False)
         if place is None or not place.is_dir():
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place)
-    return Store.open(path, encoder, list_models=lambda names: listings(place, names))
+    return Store.open(path, encoder, list_models=lambda names: list_models(place, names))
 
 
 def _open_encoder(model: Path) -> DocumentEncoder:
@@ -67,13 +70,49 @@ def _open_encoder(model: Path) -> DocumentEncoder:
     return DocumentEncoder(LanguageModel.open(model), codec_key(model))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyEncoder:
+    """The model whose states are the stores' keys, which may be another than the LM."""
+
+    model: LanguageModel
+    key: Key
+    windows: Windows
+
+    @classmethod
+    def of(cls, model: LanguageModel, key: Key) -> KeyEncoder:
+        return cls(model, key, Windows().within(model.context))
+
+
+def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
+    """The LM itself if the stores were made with it, else the model they were made with, at `place` or where it was."""
+    from silo.lm.encode import DocumentEncoder
+    from silo.lm.model import LanguageModel
+
+    with_keys = [store for store in stores if "knn" in store.config.searches]
+    if not with_keys:
+        raise SiloError("search-missing", "no store offers knn")
+    wanted = {store.config.model for store in with_keys}
+    if len(wanted) > 1:
+        raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
+    places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
+    for root in places:
+        if not root.is_dir():
+            continue
+        candidate = model if root == model.root else LanguageModel.open(root)
+        key = codec_key(root)
+        if DocumentEncoder(candidate, key).fingerprint in wanted:
+            return KeyEncoder.of(candidate, key)
+    tried = ", ".join(map(str, places))
+    raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
+
+
 def model_of(path: Path) -> Path | None:
     """Where the model of a store was when it was made."""
     file = StorePaths(path).model_place
     return Path(read_json(file)["model"]) if file.exists() else None
 
 
-def listings(model: Path | None, names: Sequence[str]) -> tuple[ModelListing, ...]:
+def list_models(model: Path | None, names: Sequence[str]) -> tuple[ModelListing, ...]:
     """For the model of a store and those that lie beside it: does it list any of these documents as training text?"""
     if model is None or not model.parent.is_dir():
         return ()

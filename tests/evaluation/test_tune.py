@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from silo.errors import SiloError
-from silo.evaluation.tune import Tuned, first_tokens, tune, validation_text
+from silo.evaluation.tune import Tuned, tune, validation_text
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, load_settings, parse_method, save_settings
-from silo.lm.scoring import Text
+from silo.text.stream import TokenStream, first_tokens
 from tests.conftest import record, write_jsonl
 from tests.inference.world import make_model, make_store
 
@@ -43,17 +43,17 @@ def opened(place: Path, method: str | None = None, settings: Settings | None = N
 
 
 @pytest.fixture(scope="module")
-def text(place: Path) -> Text:
+def text(place: Path) -> TokenStream:
     return validation_text([place / "validation.jsonl"], opened(place).tokenizer, 10_000)
 
 
 @pytest.fixture(scope="module")
-def tuned(place: Path, text: Text) -> Tuned:
+def tuned(place: Path, text: TokenStream) -> Tuned:
     return tune(opened(place), text, neighbours=NEIGHBOURS)
 
 
 def test_every_method_beats_the_model_alone_by_the_figures_that_score_finds(
-    place: Path, text: Text, tuned: Tuned
+    place: Path, text: TokenStream, tuned: Tuned
 ) -> None:
     alone = score_text(opened(place, "lm"), text).total.perplexity
     assert tuned.figures["lm"] == pytest.approx(alone)
@@ -65,7 +65,7 @@ def test_every_method_beats_the_model_alone_by_the_figures_that_score_finds(
     assert tuned.figures["knn+ngram"]["all"] < tuned.figures["knn"]["all"]
 
 
-def test_k_and_tau_are_the_best_of_those_around(place: Path, text: Text, tuned: Tuned) -> None:
+def test_k_and_tau_are_the_best_of_those_around(place: Path, text: TokenStream, tuned: Tuned) -> None:
     """With one lambda for all tokens, as the grid compares them."""
     chosen = tuned.settings["knn"]
     assert chosen.k in NEIGHBOURS
@@ -79,7 +79,7 @@ def test_k_and_tau_are_the_best_of_those_around(place: Path, text: Text, tuned: 
         assert best <= perplexity(k, tau)
 
 
-def test_saved_settings_score_the_same_to_the_bit(place: Path, text: Text, tuned: Tuned, tmp_path: Path) -> None:
+def test_saved_settings_score_the_same_to_the_bit(place: Path, text: TokenStream, tuned: Tuned, tmp_path: Path) -> None:
     save_settings(tmp_path, "mine", tuned.settings, {"figures": tuned.figures})
     for method in METHODS:
         again = load_settings(tmp_path, "mine", parse_method(method))
@@ -90,7 +90,7 @@ def test_saved_settings_score_the_same_to_the_bit(place: Path, text: Text, tuned
     assert load_settings(tmp_path, "mine", parse_method("lm")).as_json() == Settings().as_json()
 
 
-def test_text_of_one_short_document_is_halved_too(place: Path, text: Text) -> None:
+def test_text_of_one_short_document_is_halved_too(place: Path, text: TokenStream) -> None:
     found = tune(opened(place), first_tokens(text, 40), neighbours=(16,)).figures
     assert found["tokens"] == 39
     assert all(np.isfinite(list(found[method]["held_out"].values())).all() for method in METHODS)
@@ -110,7 +110,7 @@ def test_a_record_of_a_test_split_is_refused(place: Path, tmp_path: Path) -> Non
     assert len(kept.ids) == 3
 
 
-def test_too_little_text_and_an_empty_store_are_told(place: Path, text: Text, tmp_path: Path) -> None:
+def test_too_little_text_and_an_empty_store_are_told(place: Path, text: TokenStream, tmp_path: Path) -> None:
     with pytest.raises(SiloError, match="too few to tune"):
         tune(opened(place), first_tokens(text, 2))
     make_store(tmp_path / "empty", place / "model", []).close()

@@ -20,10 +20,11 @@ from silo.inference.score import score_text
 from silo.inference.settings import ORDERS, Ric, Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import Text, score
+from silo.lm.scoring import score
 from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.policy import Policy
+from silo.text.stream import TokenStream
 from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store
 
 LONG = "The quick brown fox is not the lazy dog. The licensee shall not copy the sea. " * 3
@@ -36,11 +37,11 @@ def opened(place: Path, method: str, **more: object) -> Predictor:
     return open_predictor(place / "model", stores, method=method, settings=settings, **more)  # type: ignore[arg-type]
 
 
-def text_of(content: str) -> Text:
+def text_of(content: str) -> TokenStream:
     ids = ids_of(content)
     scored = np.ones(len(ids), dtype=np.bool_)
     scored[0] = False
-    return Text(ids, scored, len(content.encode()))
+    return TokenStream(ids, scored, len(content.encode()))
 
 
 class Reference:

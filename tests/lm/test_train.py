@@ -24,12 +24,13 @@ from silo.lm.audit import verify_model
 from silo.lm.firewall import what_it_shaped
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset, parameter_count
-from silo.lm.scoring import merged_stream, score
+from silo.lm.scoring import score
 from silo.lm.training.distributed import ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
 from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
+from silo.text.stream import merged_stream
 from tests.conftest import build_from, record, write_jsonl
 
 TINY = Preset("tiny", 32, 2, 2, 64, vocabulary=300, context=32, tied=True)

@@ -159,9 +159,10 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
 
 def _eval(arguments: argparse.Namespace) -> int:
     from silo.lm.model import LanguageModel
-    from silo.lm.scoring import merged_stream, score
+    from silo.lm.scoring import score
     from silo.lm.windows import Windows
     from silo.sources.evaluation import read_evaluation
+    from silo.text.stream import merged_stream
 
     asked = Windows(arguments.length, arguments.stride)
     model = LanguageModel.open(Path(arguments.model))

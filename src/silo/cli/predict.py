@@ -88,8 +88,8 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(arguments: argparse.Namespace) -> int:
     from silo.inference.score import score_text
-    from silo.lm.scoring import merged_stream
     from silo.sources.evaluation import read_evaluation
+    from silo.text.stream import merged_stream
 
     predictor = predictor_from_options(arguments)
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))

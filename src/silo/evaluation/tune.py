@@ -23,10 +23,10 @@ from silo.inference.gates import Gate, log_counts, log_nodes
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
-from silo.lm.scoring import Text, merged_stream
 from silo.progress import Advance
 from silo.sources.evaluation import read_evaluation
 from silo.store.view import Neighbours
+from silo.text.stream import TokenStream, first_tokens, merged_stream
 from silo.text.tokenizer import Tokenizer
 
 NEIGHBOURS = (16, 64, 256, 1024)
@@ -48,7 +48,7 @@ class Tuned:
     figures: Mapping[str, Any]
 
 
-def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> Text:
+def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> TokenStream:
     """The first tokens of some files. Settings chosen on a test split make its figures worthless: none is read."""
     return first_tokens(merged_stream(_validation_texts(paths), tokenizer), most)
 
@@ -61,14 +61,12 @@ def _validation_texts(paths: Sequence[Path]) -> Iterator[str]:
             yield record.text
 
 
-def first_tokens(text: Text, most: int) -> Text:
-    """The beginning of a stream; bytes in proportion."""
-    kept = text.ids[:most]
-    return Text(kept, text.scored[:most], text.bytes * len(kept) // max(1, len(text.ids)))
-
-
 def tune(
-    predictor: Predictor, text: Text, *, neighbours: Sequence[int] = NEIGHBOURS, advance: Advance = lambda *_: None
+    predictor: Predictor,
+    text: TokenStream,
+    *,
+    neighbours: Sequence[int] = NEIGHBOURS,
+    advance: Advance = lambda *_: None,
 ) -> Tuned:
     """Tune every method that the predictor has the searches for."""
     counted = text.scored.copy()
@@ -81,7 +79,7 @@ def tune(
     return _Fit(predictor, observed, counted, half, grid).tuned()
 
 
-def _halves(text: Text, begin: int) -> NDArray[np.bool_]:
+def _halves(text: TokenStream, begin: int) -> NDArray[np.bool_]:
     """True for the tokens of every other document; of every other stretch where there is one document only."""
     documents = np.cumsum(text.ids == begin)
     if documents.max(initial=0) < 2:
@@ -94,7 +92,7 @@ def _halves(text: Text, begin: int) -> NDArray[np.bool_]:
 class _Grid:
     """P_kNN of each token for every k and tau: one exponential per neighbour, because each tau is half of the next."""
 
-    text: Text
+    text: TokenStream
     neighbours: tuple[int, ...]
     taus: Floats = field(default_factory=lambda: np.empty(0))
     mass: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))

@@ -17,11 +17,11 @@ from silo.inference.mix import Floats, component_weights, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
-from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count, map_on_cores
 from silo.lm.scoring import Row, RowScores, score_rows
 from silo.lm.windows import Window, cover
+from silo.pairing import KeyEncoder
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
 from silo.store.view import Neighbours
@@ -108,11 +108,10 @@ class _Passes:
     def run(self) -> None:
         predictor, encoder = self._predictor, self._predictor.encoder
         shared = encoder is not None and encoder.model is predictor.model and predictor.context is None
-        key = encoder.key if encoder is not None and shared else None
-        self._read(predictor.model, list(self._inputs()), key, "score")
+        self._read(predictor.model, list(self._inputs()), encoder if shared else None, "score")
         if encoder is not None and not shared:
             plain = [(window, InContext()) for window in encoder.windows.over(len(self._text))]
-            self._read(encoder.model, plain, encoder.key, "search", only_keys=True)
+            self._read(encoder.model, plain, encoder, "search", only_keys=True)
 
     def _inputs(self) -> Iterator[_Input]:
         provider = self._predictor.context
@@ -124,9 +123,16 @@ class _Passes:
                 yield window, item
 
     def _read(
-        self, model: LanguageModel, inputs: list[_Input], key: Key | None, stage: str, *, only_keys: bool = False
+        self,
+        model: LanguageModel,
+        inputs: list[_Input],
+        encoder: KeyEncoder | None,
+        stage: str,
+        *,
+        only_keys: bool = False,
     ) -> None:
         """Read all inputs, one per core at a time, and search where there are keys."""
+        key = encoder.key if encoder is not None else None
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
         length = min(-(-longest // _STEP) * _STEP, model.context)
 

@@ -18,11 +18,9 @@ from silo.inference.mix import Floats, add_component, component_weights, neighbo
 from silo.inference.retrieval import NextTokens, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
 from silo.lm.decoder import Decoder, DecoderOutput
-from silo.lm.encode import DocumentEncoder
-from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel
 from silo.lm.windows import Windows
-from silo.pairing import model_of, open_store
+from silo.pairing import KeyEncoder, find_key_encoder, open_store
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours
@@ -89,19 +87,6 @@ class Predictor:
         return Reader(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyEncoder:
-    """The model whose states are the stores' keys, which may be another than the LM."""
-
-    model: LanguageModel
-    key: Key
-    windows: Windows
-
-    @classmethod
-    def of(cls, model: LanguageModel, key: Key) -> KeyEncoder:
-        return cls(model, key, Windows().within(model.context))
-
-
 def open_predictor(
     model: str | Path,
     stores: Sequence[str | Path] = (),
@@ -137,29 +122,9 @@ def open_predictor(
         method=wanted,
         settings=chosen,
         policy=policy,
-        encoder=_key_encoder(language_model, open_stores, encoder) if "knn" in wanted else None,
+        encoder=find_key_encoder(language_model, open_stores, encoder) if "knn" in wanted else None,
         context=provider,
     )
-
-
-def _key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
-    """The LM itself if the stores were made with it, else the model they were made with."""
-    with_keys = [store for store in stores if "knn" in store.config.searches]
-    if not with_keys:
-        raise SiloError("search-missing", "no store offers knn")
-    wanted = {store.config.model for store in with_keys}
-    if len(wanted) > 1:
-        raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
-    places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
-    for root in places:
-        if not root.is_dir():
-            continue
-        candidate = model if root == model.root else LanguageModel.open(root)
-        key = codec_key(root)
-        if DocumentEncoder(candidate, key).fingerprint in wanted:
-            return KeyEncoder.of(candidate, key)
-    tried = ", ".join(map(str, places))
-    raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
 
 
 class Reader:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from silo.inference.mix import Floats, mixed
 from silo.inference.observe import observe
 from silo.inference.predict import Predictor
-from silo.lm.scoring import Score, Text
+from silo.lm.scoring import Score
 from silo.progress import Advance
+from silo.text.stream import TokenStream
 from silo.text.tokenizer import Tokenizer
 
 
@@ -21,7 +22,7 @@ from silo.text.tokenizer import Tokenizer
 class Scored:
     """A text with the log-probability of every token, and each component's share in it [tokens, components]."""
 
-    text: Text
+    text: TokenStream
     logs: Floats
     shares: Floats
     counted: NDArray[np.bool_]
@@ -50,7 +51,7 @@ class Scored:
             }
 
 
-def score_text(predictor: Predictor, text: Text, *, advance: Advance = lambda *_: None) -> Scored:
+def score_text(predictor: Predictor, text: TokenStream, *, advance: Advance = lambda *_: None) -> Scored:
     """Score a stream of documents in the paper's windows; the first token of all counts nowhere."""
     counted = text.scored.copy()
     counted[:1] = False

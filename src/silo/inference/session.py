@@ -15,9 +15,9 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
 from silo.lm.model import LanguageModel
-from silo.lm.scoring import merged_stream
 from silo.store.policy import Policy
 from silo.store.usage import Share
+from silo.text.stream import merged_stream
 
 
 class Session:

@@ -18,7 +18,7 @@ from typing import Any
 
 from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
-from silo.evaluation.tune import first_tokens, tune
+from silo.evaluation.tune import tune
 from silo.files import read_json, write_json
 from silo.inference.answer import Answer
 from silo.inference.predict import open_predictor
@@ -27,7 +27,6 @@ from silo.inference.session import open_session
 from silo.inference.settings import Settings, save_settings
 from silo.lm.audit import verify_model
 from silo.lm.codec import learn_codec
-from silo.lm.scoring import Text, merged_stream
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
@@ -38,6 +37,7 @@ from silo.store.erasure.receipt import check_receipt, read_receipt
 from silo.store.paths import StorePaths
 from silo.store.selector import Selector
 from silo.store.store import Store
+from silo.text.stream import TokenStream, first_tokens, merged_stream
 from silo.text.tokenizer import load_tokenizer
 
 METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
@@ -216,7 +216,7 @@ class _Demo:
         }
         store.close()
 
-    def _text(self, documents: Sequence[Document], most: int) -> Text:
+    def _text(self, documents: Sequence[Document], most: int) -> TokenStream:
         tokenizer = load_tokenizer(str(self._model))
         return first_tokens(merged_stream((item.text[:_EXCERPT] for item in documents), tokenizer), most)
 
@@ -236,7 +236,7 @@ class _Demo:
         self._findings.facts["methods"] = perplexities
         self._findings.facts["tokens_scored"] = int(text.scored.sum())
 
-    def _score(self, method: str, settings: dict[str, Settings], text: Text, model: Path | None = None) -> float:
+    def _score(self, method: str, settings: dict[str, Settings], text: TokenStream, model: Path | None = None) -> float:
         stores = [] if method == "lm" else [self._store]
         chosen = settings.get(method, Settings())
         predictor = open_predictor(model or self._model, stores, method=method, settings=chosen)

@@ -6,7 +6,7 @@ A document begins with the beginning-of-text token, which is context and never s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,21 +18,11 @@ from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.windows import Windows
 from silo.progress import Advance
-from silo.text.masks import MASK
-from silo.text.normalise import normalise
-from silo.text.tokenizer import Ids, Tokenizer
+from silo.text.stream import TokenStream
+from silo.text.tokenizer import Ids
 
 _CHUNK_LOGITS = 1 << 22
 _ALIGN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A token stream, which of its tokens are scored, and how many bytes of text those stand for."""
-
-    ids: Ids
-    scored: NDArray[np.bool_]
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +46,14 @@ class Score:
         return {"tokens": self.tokens, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
-def merged_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Text:
-    """Documents end to end, each led by the beginning-of-text token; the inside of a `[** **]` mask is not scored."""
-    ids: list[Ids] = []
-    scored: list[NDArray[np.bool_]] = []
-    size = 0
-    for text in texts:
-        ids.append(np.array([tokenizer.begin], dtype=np.uint32))
-        scored.append(np.zeros(1, dtype=np.bool_))
-        pieces = list(_split_masks(normalise(text)))
-        for (piece, counts), tokens in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
-            ids.append(tokens)
-            scored.append(np.full(len(tokens), counts))
-            size += len(piece.encode()) if counts else 0
-    if not ids:
-        return Text(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.bool_), 0)
-    return Text(np.concatenate(ids), np.concatenate(scored), size)
-
-
-def _split_masks(text: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces, True where a piece is scored."""
-    at = 0
-    for mask in MASK.finditer(text):
-        if mask.start() > at:
-            yield text[at : mask.start()], True
-        yield mask.group(), False
-        at = mask.end()
-    if at < len(text):
-        yield text[at:], True
-
-
 def score(
-    model: LanguageModel, text: Text, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
+    model: LanguageModel, stream: TokenStream, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
 ) -> Score:
     """Score a stream; the first token of all has no context and counts nowhere."""
-    logs = token_log_probabilities(model, text.ids, windows, batch=batch, advance=advance)
-    counted = text.scored.copy()
+    logs = token_log_probabilities(model, stream.ids, windows, batch=batch, advance=advance)
+    counted = stream.scored.copy()
     counted[:1] = False
-    return Score(float(logs[counted].sum()), int(counted.sum()), text.bytes)
+    return Score(float(logs[counted].sum()), int(counted.sum()), stream.bytes)
 
 
 def token_log_probabilities(

@@ -26,7 +26,6 @@ from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, 
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
-from silo.lm.scoring import Text
 from silo.lm.tokenizer import train_tokenizer
 from silo.lm.training.checkpoint import State, load_checkpoint, load_weights, save_checkpoint, save_weights
 from silo.lm.training.curve import curve_json, curve_png
@@ -38,6 +37,7 @@ from silo.progress import Advance
 from silo.recipe import TrainRecipe
 from silo.records import Tier
 from silo.sources.reader.plan import expand
+from silo.text.stream import TokenStream
 from silo.text.tokenizer import load_tokenizer
 
 _FORMAT = "silo-training-1"
@@ -93,7 +93,7 @@ class _Data:
     tokenizer: Path
     streams: dict[str, Stream]
     plan: Plan
-    validation: dict[str, Text]
+    validation: dict[str, TokenStream]
 
 
 def train(

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from silo.lm.scoring import Text, merged_stream
 from silo.sources.evaluation import read_evaluation
+from silo.text.stream import TokenStream, merged_stream
 from silo.text.tokenizer import Tokenizer
 
 
-def validation_streams(files: Iterable[Path], tokens: int, tokenizer: Tokenizer) -> dict[str, Text]:
+def validation_streams(files: Iterable[Path], tokens: int, tokenizer: Tokenizer) -> dict[str, TokenStream]:
     """The beginning of every validation domain, as one stream each."""
     by_domain: dict[str, list[str]] = {}
     for path in files:
@@ -36,7 +36,7 @@ def _take_texts(texts: list[str], tokens: int) -> Iterator[str]:
 
 
 @torch.inference_mode()
-def mean_losses(network: Any, validation: Mapping[str, Text], length: int) -> dict[str, float]:
+def mean_losses(network: Any, validation: Mapping[str, TokenStream], length: int) -> dict[str, float]:
     """Mean loss per domain, in windows of the training length that do not overlap."""
     network.eval()
     losses: dict[str, float] = {}
