@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silo.corpus.shards import INDEX, RECORDS, TOKENS, Shard
+from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.files import file_sha256, read_json, read_manifest, write_json
 from silo.records import Document, Tier
@@ -40,22 +40,22 @@ class Corpus:
 
     def shards(self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None) -> list[Shard]:
         """The shards of some tiers and domains."""
-        wanted = set(tiers)
-        named = None if domains is None else set(domains)
+        wanted_tiers = set(tiers)
+        wanted_domains = None if domains is None else set(domains)
         return [
             Shard(self.root / "shards", item["stem"], Tier(item["tier"]), item["domain"], self.manifest["vocabulary"])
             for item in self.manifest["shards"]
-            if item["tier"] in wanted and (named is None or item["domain"] in named)
+            if item["tier"] in wanted_tiers and (wanted_domains is None or item["domain"] in wanted_domains)
         ]
 
     def documents(
         self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None
     ) -> Iterator[Document]:
         """The documents of some tiers and domains, opted-out ones left out."""
-        gone = self.opted_out()
+        opted_out = self.opted_out()
         for shard in self.shards(tiers=tiers, domains=domains):
             for document in shard.documents():
-                if document.id not in gone:
+                if document.id not in opted_out:
                     yield document
 
     def opted_out(self) -> frozenset[str]:
@@ -75,8 +75,3 @@ class Corpus:
                 raise SiloError("corpus-damaged", f"{name} is missing")
             if file_sha256(path) != expected:
                 raise SiloError("corpus-damaged", f"{name} differs from the manifest")
-
-    def shard_files(self) -> list[str]:
-        """Relative names of all shard files."""
-        stems = [item["stem"] for item in self.manifest["shards"]]
-        return [f"shards/{stem}{suffix}" for stem in stems for suffix in (RECORDS, TOKENS, INDEX)]
