@@ -240,6 +240,15 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     tokens.write_bytes(tokens.read_bytes()[:-2] + b"xx")
     with pytest.raises(SiloError, match="corpus-damaged"):
         corpus.verify()
+    (shard,) = corpus.shards()
+    for suffix, read in ((".jsonl.zst", lambda: list(shard.documents())), (".index.npy", shard.index)):
+        path = shard.root / (shard.stem + suffix)
+        path.write_bytes(b"broken")
+        with pytest.raises(SiloError, match="corpus-damaged"):
+            read()
+    tokens.unlink()
+    with pytest.raises(SiloError, match="corpus-damaged"):
+        shard.tokens()
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"accepted": 1', '"accepted": 2'))
     with pytest.raises(SiloError, match="corpus-damaged"):

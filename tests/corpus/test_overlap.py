@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zstandard
 
 from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
-from silo.corpus.report.overlap import Overlap, Sampling, correlation, overlap_matrix, sample_ngrams, stopwords
+from silo.corpus.report.overlap import Overlap, Sampling, overlap_matrix, sample_ngrams, stopwords
 from silo.corpus.report.plots import plot_overlap
 from silo.errors import SiloError
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe
@@ -200,32 +199,6 @@ def test_a_missing_evaluation_file_and_senseless_settings_are_errors(tmp_path: P
         with pytest.raises(SiloError) as caught:
             overlap_matrix(corpus, [tmp_path / "train.jsonl"], sample_tokens=words, min_documents=documents)
         assert caught.value.code == "recipe-value"
-
-
-def test_correlation_is_that_of_numpy(tmp_path: Path) -> None:
-    rng = random.Random(6)
-    corpus = make_corpus(tmp_path, random_records(rng, [("pd", "books"), ("sw", "code")], 5))
-    names = [("pd", f"domain{at}") for at in range(6)]
-    found = overlap_matrix(corpus, [write_lines(tmp_path / "test.jsonl", random_records(rng, names, 5))], workers=1)
-    gaps = {column: rng.random() for column in found.columns[1:]}
-    best = [max(row[at] for row in found.coverage) for at in range(1, 6)]
-    assert correlation(found, gaps) == pytest.approx(np.corrcoef(best, list(gaps.values()))[0, 1])
-
-
-@pytest.mark.parametrize("gaps", [{}, {"e": 1.0}, {"e": 1.0, "unknown": 2.0}])
-def test_a_correlation_of_nothing_is_refused(tmp_path: Path, gaps: dict[str, float]) -> None:
-    with pytest.raises(SiloError) as caught:
-        correlation(small_overlap(tmp_path, "cat", "cat"), gaps)
-    assert caught.value.code == "recipe-value"
-
-
-def test_a_correlation_with_a_constant_is_refused(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path, [{"id": "1", "text": "red", "domain": "t", "license": "MIT"}])
-    records = [{"text": "red", "domain": "a"}, {"text": "blue", "domain": "b"}]
-    found = overlap_matrix(corpus, [write_lines(tmp_path / "test.jsonl", records)], workers=1, min_documents=1)
-    with pytest.raises(SiloError, match="differ"):
-        correlation(found, {"a": 0.5, "b": 0.5})
-    assert correlation(found, {"a": 0.2, "b": 0.5}) == pytest.approx(-1)
 
 
 def test_stopwords_are_words_and_given_once() -> None:

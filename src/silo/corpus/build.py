@@ -105,7 +105,7 @@ def build(
     Returns the summary that `silo corpus build --json` prints. A finished corpus from the same inputs is reused.
     """
     _check_recipe(recipe)
-    recipe = _fill_in(recipe, base)
+    recipe = _complete_recipe(recipe, base)
     parts = [part for source in recipe.source for part in plan(source, base)]
     evaluation = sorted({path for pattern in recipe.decontaminate.files for path in expand(pattern, base)})
     job = _Build(recipe, out.absolute(), advance, parts, evaluation)
@@ -155,7 +155,7 @@ def _check_recipe(recipe: CorpusRecipe) -> None:
             raise SiloError("recipe-value", f"{name} must be at least 1, not {size}")
 
 
-def _fill_in(recipe: CorpusRecipe, base: Path) -> CorpusRecipe:
+def _complete_recipe(recipe: CorpusRecipe, base: Path) -> CorpusRecipe:
     """The recipe with the number of workers and an absolute path of the tokenizer."""
     workers = recipe.workers or len(os.sched_getaffinity(0))
     if not recipe.tokenizer or recipe.tokenizer == "bytes":
@@ -225,10 +225,10 @@ def _run_stages(job: _Build, key: str) -> dict[str, Any]:
         evaluation_documents=evaluation_documents,
         files=_checksums(job, tokenised),
     )
-    fingerprint_of_corpus = write_manifest(job.target, content)
+    corpus_fingerprint = write_manifest(job.target, content)
     summary = {
         **content["counts"],
-        "fingerprint": fingerprint_of_corpus,
+        "fingerprint": corpus_fingerprint,
         "out": str(job.out),
         "seconds": round(time.perf_counter() - start, 2),
         "peak_memory_mb": job.memory.total(),

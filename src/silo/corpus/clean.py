@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import zstandard
+
 from silo.corpus.decontaminate import EvaluationText
 from silo.corpus.dedup import NearDuplicates
 from silo.corpus.runs import KEPT, SAME_TEXT, Spooled, merge_runs, open_runs
@@ -138,7 +140,7 @@ class _DomainFiles:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def _open(self, folder: str) -> Any:
+    def _open(self, folder: str) -> zstandard.ZstdCompressionWriter:
         (self._target / folder).mkdir(parents=True, exist_ok=True)
         return self._stack.enter_context(open_line_writer(self._target / folder / f"{self._name}.jsonl.zst"))
 

@@ -40,22 +40,22 @@ class Corpus:
 
     def shards(self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None) -> list[Shard]:
         """The shards of some tiers and domains."""
-        wanted = set(tiers)
-        named = None if domains is None else set(domains)
+        wanted_tiers = set(tiers)
+        wanted_domains = None if domains is None else set(domains)
         return [
             Shard(self.root / "shards", item["stem"], Tier(item["tier"]), item["domain"], self.manifest["vocabulary"])
             for item in self.manifest["shards"]
-            if item["tier"] in wanted and (named is None or item["domain"] in named)
+            if item["tier"] in wanted_tiers and (wanted_domains is None or item["domain"] in wanted_domains)
         ]
 
     def documents(
         self, *, tiers: Iterable[Tier] = tuple(Tier), domains: Iterable[str] | None = None
     ) -> Iterator[Document]:
         """The documents of some tiers and domains, opted-out ones left out."""
-        gone = self.opted_out()
+        opted_out = self.opted_out()
         for shard in self.shards(tiers=tiers, domains=domains):
             for document in shard.documents():
-                if document.id not in gone:
+                if document.id not in opted_out:
                     yield document
 
     def opted_out(self) -> frozenset[str]:

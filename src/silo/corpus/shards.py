@@ -194,23 +194,34 @@ class Shard:
     def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
         """All token ids, mapped from disk."""
         path = self.root / (self.stem + TOKENS)
-        if path.stat().st_size == 0:
-            return np.empty(0, dtype=token_dtype(self.vocabulary))
-        return np.memmap(path, dtype=token_dtype(self.vocabulary), mode="r")
+        with self._report_damage(TOKENS):
+            if path.stat().st_size == 0:
+                return np.empty(0, dtype=token_dtype(self.vocabulary))
+            return np.memmap(path, dtype=token_dtype(self.vocabulary), mode="r")
 
     def index(self) -> NDArray[np.void]:
         """One `ENTRY` per document, in the order of the tokens."""
-        index: NDArray[np.void] = np.load(self.root / (self.stem + INDEX), mmap_mode="r")
+        with self._report_damage(INDEX):
+            index: NDArray[np.void] = np.load(self.root / (self.stem + INDEX), mmap_mode="r")
         if index.dtype != ENTRY:
             raise SiloError("corpus-damaged", f"{self.stem}{INDEX} has another layout than this version writes")
         return index
 
     def documents(self) -> Iterator[Document]:
         """The documents with their text."""
-        for line in read_lines(self.root / (self.stem + RECORDS)):
-            yield Document.from_json(json.loads(line))
+        with self._report_damage(RECORDS):
+            for line in read_lines(self.root / (self.stem + RECORDS)):
+                yield Document.from_json(json.loads(line))
 
     def document_tokens(self, entry: np.void) -> Ids:
         """The ids of one document of `index()`, its beginning-of-text token included."""
         start = int(entry["offset"])
         return np.asarray(self.tokens()[start : start + int(entry["tokens"])], dtype=np.uint32)
+
+    @contextmanager
+    def _report_damage(self, suffix: str) -> Iterator[None]:
+        """Whatever a missing or broken file raises is damage of the corpus."""
+        try:
+            yield
+        except (OSError, ValueError, zstandard.ZstdError) as error:
+            raise SiloError("corpus-damaged", f"{self.stem}{suffix} cannot be read: {error}") from None

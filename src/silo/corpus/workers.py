@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from silo.files import exclusive, hold_shared, read_json, write_json
 from silo.progress import Advance
 
 TaskFunction = Callable[..., dict[str, Any]]
+Link = connection.Connection
 
 _REDRAW_SECONDS = 0.2
 _ORPHAN_SECONDS = 30.0
@@ -169,7 +171,7 @@ def _run_in_workers(
             process.join()
 
 
-def _start_worker(function: TaskFunction, lock: Path | None) -> tuple[Any, Any]:
+def _start_worker(function: TaskFunction, lock: Path | None) -> tuple[Link, BaseProcess]:
     """A new worker process and the link to it.
 
     An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback.
@@ -186,7 +188,7 @@ def _start_worker(function: TaskFunction, lock: Path | None) -> tuple[Any, Any]:
     return ours, process
 
 
-def _receive(link: Any) -> Any:
+def _receive(link: Link) -> Any:
     """Progress (a number) or the end of a task (process and peak memory); an error of the task is raised here."""
     try:
         answer = link.recv()
@@ -197,7 +199,7 @@ def _receive(link: Any) -> Any:
     return answer
 
 
-def _work(link: Any, function: TaskFunction, parent: int, lock: Path | None) -> None:
+def _work(link: Link, function: TaskFunction, parent: int, lock: Path | None) -> None:
     """A worker: take tasks until the link closes; it holds the lock, and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if lock:

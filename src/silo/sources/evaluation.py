@@ -33,7 +33,7 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
     if not path.is_file():
         raise SiloError("input-missing", f"there is no evaluation file at {path}")
     if path.suffix in (".txt", ".md"):
-        yield EvaluationRecord(path.name, _plain_name(path), path.read_text(encoding="utf-8", errors="replace"))
+        yield EvaluationRecord(path.name, _plain_name(path), _read_plain_text(path))
         return
     empty = True
     for number, line in enumerate(read_file_lines(path, limits), start=1):
@@ -44,6 +44,13 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
             yield _parse_record(line, path, number, limits)
     if empty:
         raise SiloError("input-empty", f"the evaluation file {path} holds no record")
+
+
+def _read_plain_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{path.name} cannot be read: {error.strerror}") from None
 
 
 def _parse_record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationRecord:

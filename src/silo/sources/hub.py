@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
@@ -92,7 +91,7 @@ def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantin
         id_from_text=True,
     )
     path = Path(part.path) / relative
-    reader: Any = read_rows if relative.name.endswith(".parquet") else read_lines
+    reader = read_rows if relative.name.endswith(".parquet") else read_lines
     yield from reader(path, part.label, limits, defaults)
 
 

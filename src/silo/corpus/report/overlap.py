@@ -3,7 +3,7 @@
 From every domain up to `sample_tokens` words are taken, stopwords are dropped, and the unigrams and bigrams of what is
 left are kept if at least `min_documents` documents hold them. A cell's `coverage` is the share of the evaluation
 domain's kept n-grams that the training domain keeps too; `jaccard` is their share of both domains' n-grams together. A
-domain that keeps none at all has 0 in its cells, and does not count in means and correlations. Coverage grows with the
+domain that keeps none at all has 0 in its cells, and does not count in means. Coverage grows with the
 training sample: compare only what was made with the same settings.
 
 A word is what `silo.text.words` calls a word. N-grams are compared by 64-bit hashes.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -170,20 +170,6 @@ def overlap_matrix(
         sampling=sampling,
         tiers=chosen,
     )
-
-
-def correlation(overlap: Overlap, gaps: Mapping[str, float]) -> float:
-    """Pearson's r between the maximum coverage of evaluation domains and their perplexity gaps (paper: -0.72)."""
-    if unknown := sorted(gaps.keys() - set(overlap.columns)):
-        raise SiloError("recipe-value", f"the overlap has no evaluation domain '{unknown[0]}'")
-    pairs = [(value, gaps[column]) for column, value in overlap.measured_coverage().items() if column in gaps]
-    if len(pairs) < 2:
-        raise SiloError("recipe-value", "a correlation needs the gaps of two evaluation domains that have n-grams")
-    deviations = np.array(pairs) - np.mean(pairs, axis=0)
-    norms = np.linalg.norm(deviations, axis=0)
-    if not norms.all():
-        raise SiloError("recipe-value", "a correlation needs values that differ between evaluation domains")
-    return float(deviations[:, 0] @ deviations[:, 1] / norms.prod())
 
 
 def _check_sampling(sampling: Sampling) -> None:
