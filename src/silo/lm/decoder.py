@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache
 
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
@@ -54,6 +53,8 @@ class Decoder:
     def _rewind(self, length: int) -> None:
         """Keep the first tokens of what was read."""
         if self._cache is None or not length:
+            from transformers import DynamicCache  # loaded with the network; here it costs no start anything
+
             self._cache = DynamicCache(config=self._model.network.config)
         elif length < len(self._ids):
             self._cache.crop(length - len(self._ids))
