@@ -40,6 +40,8 @@ class Decoder:
     def read(self, ids: NDArray[Any]) -> DecoderOutput:
         """The prediction after a text of at least one token."""
         text = np.asarray(ids, dtype=np.int64)
+        if not len(text):
+            raise ValueError("a text without tokens has no next one")
         if self._last is not None and np.array_equal(text, self._ids):
             return self._last
         reused = min(_shared_prefix(self._ids, text), len(text) - 1)

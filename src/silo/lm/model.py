@@ -143,7 +143,7 @@ class LanguageModel:
     def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""
         if key not in get_args(Key):
-            raise SiloError("usage", f"keys are {', '.join(get_args(Key))}, not {key!r}")
+            raise ValueError(f"keys are {', '.join(get_args(Key))}, not {key!r}")
         if not inputs or inputs[-1].shape != shape:
             kind = self.network.config.model_type
             raise SiloError("usage", f"the key {key} is not offered for the architecture {kind}", "use the key final")
