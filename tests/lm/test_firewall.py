@@ -20,6 +20,7 @@ from silo.lm.firewall import (
     TOKENIZER,
     WEIGHTS,
     Permit,
+    load_seen,
     merge_seen,
     seen_rows,
     what_it_shaped,
@@ -96,6 +97,16 @@ def test_a_model_answers_what_a_document_shaped(tmp_path: Path) -> None:
         what_it_shaped(tmp_path, "nonsense")
     with pytest.raises(SiloError, match="model-unknown-data"):
         what_it_shaped(tmp_path / "elsewhere", one)
+
+
+def test_a_damaged_list_of_documents_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"\x93NUMPY", b"nonsense"):
+        (tmp_path / DOCUMENTS).write_bytes(content)
+        with pytest.raises(SiloError, match="model-damaged"):
+            load_seen(tmp_path)
+    np.save(tmp_path / DOCUMENTS, np.zeros(3))
+    with pytest.raises(SiloError, match="model-damaged"):
+        load_seen(tmp_path)
 
 
 def test_an_audit_finds_what_is_missing_changed_restricted_or_opted_out(corpus: Corpus, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache
 
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
@@ -41,6 +40,8 @@ class Decoder:
     def read(self, ids: NDArray[Any]) -> DecoderOutput:
         """The prediction after a text of at least one token."""
         text = np.asarray(ids, dtype=np.int64)
+        if not len(text):
+            raise ValueError("a text without tokens has no next one")
         if self._last is not None and np.array_equal(text, self._ids):
             return self._last
         reused = min(_shared_prefix(self._ids, text), len(text) - 1)
@@ -54,6 +55,8 @@ class Decoder:
     def _rewind(self, length: int) -> None:
         """Keep the first tokens of what was read."""
         if self._cache is None or not length:
+            from transformers import DynamicCache  # loaded with the network; here it costs no start anything
+
             self._cache = DynamicCache(config=self._model.network.config)
         elif length < len(self._ids):
             self._cache.crop(length - len(self._ids))

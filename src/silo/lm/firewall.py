@@ -125,7 +125,12 @@ def load_seen(model: Path) -> NDArray[np.void]:
     path = model / DOCUMENTS
     if not path.exists():
         raise SiloError("model-unknown-data", f"{model} does not say what it was trained on")
-    rows: NDArray[np.void] = np.load(path)
+    try:
+        rows: NDArray[np.void] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError):
+        raise SiloError("model-damaged", f"{path} cannot be read") from None
+    if rows.dtype != SEEN:
+        raise SiloError("model-damaged", f"{path} is not a list of documents")
     return rows
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256, fingerprint, read_manifest
@@ -43,6 +43,8 @@ def open_manifest(root: Path) -> dict[str, Any]:
     manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
     if manifest.get("format") != FORMAT:
         raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
+    if not isinstance(manifest.get("files"), dict):
+        raise SiloError("model-damaged", f"{root / MANIFEST} names no files")
     return manifest
 
 
@@ -79,4 +81,6 @@ def codec_key(root: Path) -> Key:
     if not (root / MANIFEST).exists():
         return "final"
     key: Key = open_manifest(root).get("codec_key", "final")
+    if key not in get_args(Key):
+        raise SiloError("not-a-model", f"the codec of {root} is for keys of an unknown kind: {key!r}")
     return key

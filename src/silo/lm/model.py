@@ -3,7 +3,8 @@
 `states` gives the keys of a kNN-LM too: `final`, the state after the final norm, as in the code of the paper (Min et
 al., 2023), or `ffn`, the input of the last feed-forward network, as in the original (Khandelwal et al., 2020).
 
-What a model directory holds, and what may be asked of it without torch, is in `silo.lm.manifest`.
+What a model directory holds, and what may be asked of it without torch, is in `silo.lm.manifest`. transformers is
+imported when a network is opened or saved: it takes twice as long as torch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from silo.errors import SiloError
 from silo.files import (
@@ -33,6 +32,9 @@ from silo.lm.hooks import capture_inputs, hook_last_feed_forward
 from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
@@ -141,7 +143,7 @@ class LanguageModel:
     def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""
         if key not in get_args(Key):
-            raise SiloError("usage", f"keys are {', '.join(get_args(Key))}, not {key!r}")
+            raise ValueError(f"keys are {', '.join(get_args(Key))}, not {key!r}")
         if not inputs or inputs[-1].shape != shape:
             kind = self.network.config.model_type
             raise SiloError("usage", f"the key {key} is not offered for the architecture {kind}", "use the key final")
@@ -187,6 +189,8 @@ def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
 
     No code from the directory runs and nothing is fetched.
     """
+    from transformers import AutoModelForCausalLM
+
     with _hide_progress_bars():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -213,6 +217,8 @@ def _first_line(error: Exception) -> str:
 @contextmanager
 def _hide_progress_bars() -> Iterator[None]:
     """Keep the library's progress bars off the user's terminal."""
+    from transformers.utils import logging as transformers_logging
+
     enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
