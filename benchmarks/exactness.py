@@ -30,7 +30,7 @@ from silo.lm.codec import FOLDER, codec_key, learn_codec
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import Key, LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded
-from silo.search.knn.index import KeyRows, RowSearch
+from silo.search.knn.index import KeyRows, KnnIndex
 from silo.sources.evaluation import read_evaluation
 from silo.store.store import PROBES
 from silo.store.view import ROWS_PER_NEIGHBOUR
@@ -127,7 +127,7 @@ def compared(given: Case, own: Codec) -> dict[str, Any]:
     found = {"lm": float(np.exp(-np.log(given.lm[1::2]).mean())), "exact": figures(given, truth, truth)}
     for name, codec in (("permitted", own), ("store", careless)):
         rows = rows_of(codec.encode(given.keys), codec.settings.lists)
-        search = RowSearch(codec, [rows])
+        search = KnnIndex(codec, [rows])
         for label, probes in ((f"{name}", PROBES), (f"{name}, every list", codec.settings.lists)):
             answer = search.search(given.queries, K, probes=probes, rows_wanted=ROWS_PER_NEIGHBOUR * K)
             found[label] = figures(given, (answer.places.astype(np.int64), answer.distances), truth)

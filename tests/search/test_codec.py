@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.search.dtypes import Float32s
 from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded, fit
 from silo.search.knn.learn import Arrays
-from silo.search.knn.quantise import Floats
 
 SMALL = CodecSettings(lists=48, code_bytes=8, iterations=4)
 WIDTH = 32
 
 
-def clustered(rows: int, width: int = WIDTH, *, seed: int = 0) -> Floats:
+def clustered(rows: int, width: int = WIDTH, *, seed: int = 0) -> Float32s:
     """A mixture of stretched Gaussians away from the origin; the mixture is the same for every seed."""
     shape = np.random.default_rng(99)
     middles = shape.standard_normal((40, width)) * 3 + 1
@@ -65,7 +65,7 @@ def picked(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(encoded.lists[rows], encoded.codes[rows])
 
 
-def error_of(codec: Codec, keys: Floats) -> float:
+def error_of(codec: Codec, keys: Float32s) -> float:
     return float(np.square(codec.decode(codec.encode(keys)) - keys).sum() / np.square(keys - keys.mean(0)).sum())
 
 
@@ -374,7 +374,7 @@ def test_a_half_written_codec_is_replaced_and_never_opened(codec: Codec, tmp_pat
 # faiss
 
 
-def filled(codec: Codec, keys: Floats, *, precompute: bool = True) -> faiss.IndexPreTransform:
+def filled(codec: Codec, keys: Float32s, *, precompute: bool = True) -> faiss.IndexPreTransform:
     index = codec.faiss_index(precompute=precompute)
     add_encoded(index, codec.encode(keys[:700]), np.arange(700) * 3)
     add_encoded(index, codec.encode(keys[700:]), np.arange(700, len(keys)) * 3)

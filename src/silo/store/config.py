@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.files import fingerprint
-from silo.search.knn.quantise import Floats, Multiply
+from silo.search.dtypes import Float32s
+from silo.search.knn.quantise import Multiply
 from silo.text.tokenizer import Ids, Tokenizer
 
 FORMAT = "silo-store-1"
@@ -18,7 +19,7 @@ SEARCHES = ("knn", "ngram", "bm25")
 BUCKET_BYTES = 4 << 20
 
 
-Quantise = Callable[[Floats, Multiply], tuple[NDArray[Any], ...]]
+Quantise = Callable[[Float32s, Multiply], tuple[NDArray[Any], ...]]
 
 
 class Encoder(Protocol):

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.search.bm25.words import PassageArrays, build, cut, terms
+from silo.search.bm25.passages import PassageArrays, build, cut
+from silo.search.bm25.words import terms
+from silo.search.dtypes import UInt32s
 from silo.search.knn.index import KeyRows
-from silo.search.ngram.index import Suffixes, Tokens, suffix_array
+from silo.search.ngram.index import Tokens, suffix_array
 from silo.store.bucket import Bucket, Part
 from silo.store.config import StoreConfig
 from silo.text.tokenizer import Tokenizer
@@ -68,7 +70,7 @@ def key_rows(bucket: Bucket) -> KeyRows:
     return bucket.derived(KeyRows, *(bucket.sections[name] for name in ("lists", "codes", "places")))
 
 
-def suffix_text(bucket: Bucket) -> tuple[Tokens, Suffixes]:
+def suffix_text(bucket: Bucket) -> tuple[Tokens, UInt32s]:
     """What the suffix search reads."""
     return bucket.tokens, bucket.sections["suffixes"]
 

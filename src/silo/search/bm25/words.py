@@ -1,6 +1,6 @@
-"""The words of passages as integers: how documents are cut, how text becomes words, and what a bucket keeps of it.
+"""The words of a text as integers.
 
-A passage is a run of tokens of one document. A word is a run of letters, digits and combining marks, in lower case by
+A word is a run of letters, digits and combining marks, in lower case by
 Unicode; everything else parts words and is dropped. An ideograph or kana is a word of its own, so that text without
 spaces has words too. A word's number, its term, is a hash of its UTF-8 bytes (FNV-1a and a mixer) and the same in every
 process; two words that clash, one pair in 2^64, count as one.
@@ -11,22 +11,14 @@ process; two words that clash, one pair in 2^64, count as one.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.errors import SiloError
-
 Terms = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
-Rows = NDArray[np.uint32]
-Small = NDArray[np.unsignedinteger[Any]]
-"""uint8, uint16 or uint32: the narrowest that holds the largest value."""
 
 ANALYSIS = f"words-1 unicode-{unicodedata.unidata_version}"
 """Names how `terms` works: a store filled under another name must be filled again."""
@@ -38,100 +30,11 @@ _KANA = ((0x3041, 0x3100), (0x31F0, 0x3200))
 _IDEOGRAPHS = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x40000))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spans:
-    """Where passages lie: the row of the document in its bucket, the first token and the token after the last."""
-
-    documents: Rows
-    firsts: Rows
-    ends: Rows
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PassageArrays:
-    """The passages of one bucket; equal documents give equal bytes.
-
-    `terms` uint64 ascending; the postings of term i are `passages` and `counts` from `starts[i]` to `starts[i + 1]`
-    (uint32), passages ascending. `lengths` (words), `documents`, `firsts` and `ends` (see `Spans`) are uint32, one per
-    passage.
-    """
-
-    terms: Terms
-    starts: Rows
-    passages: Small
-    counts: Small
-    lengths: Rows
-    documents: Rows
-    firsts: Rows
-    ends: Rows
-
-    def __post_init__(self) -> None:
-        wide = all(len(array) == len(self) for array in (self.documents, self.firsts, self.ends))
-        listed = len(self.starts) == len(self.terms) + 1 and len(self.passages) == len(self.counts)
-        if not (wide and listed and _are_postings(self.terms, self.starts, self.passages, self.counts, len(self))):
-            raise SiloError("corpus-damaged", "the passages of a bucket do not fit together", "fill the bucket again")
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-
-def cut(tokens: Sequence[int], *, length: int, stride: int) -> Spans:
-    """Passages of `length` tokens, one every `stride` tokens, for documents of so many tokens each.
-
-    None crosses documents, the last of a document may be shorter, and none lies wholly within the one before it.
-    """
-    if not 1 <= stride <= length:
-        raise SiloError("recipe-value", f"stride is {stride}, not 1 to the passage length {length}")
-    sizes = np.asarray(tokens, dtype=np.int64)
-    each = np.where(sizes > 0, 1 + np.maximum(0, -((length - sizes) // stride)), 0)
-    documents = np.repeat(np.arange(len(sizes)), each)
-    firsts = (np.arange(len(documents)) - np.repeat(np.cumsum(each) - each, each)) * stride
-    ends = np.minimum(firsts + length, sizes[documents])
-    return Spans(*(array.astype(np.uint32) for array in (documents, firsts, ends)))
-
-
-def build(words: Sequence[Terms], spans: Spans) -> PassageArrays:
-    """The arrays of one bucket from the words of each of its passages (see `terms`)."""
-    if len(words) != len(spans):
-        raise ValueError(f"words of {len(words)} passages for {len(spans)} spans")
-    lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
-    terms, numbers = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *words]), return_inverse=True)
-    pairs = numbers * len(words) + np.repeat(np.arange(len(words)), lengths)
-    pairs, counts = np.unique(pairs, return_counts=True)
-    owners, passages = np.divmod(pairs, max(1, len(words)))
-    return PassageArrays(
-        terms=terms,
-        starts=np.searchsorted(owners, np.arange(len(terms) + 1)).astype(np.uint32),
-        passages=_narrow(passages),
-        counts=_narrow(counts),
-        lengths=lengths.astype(np.uint32),
-        documents=spans.documents,
-        firsts=spans.firsts,
-        ends=spans.ends,
-    )
-
-
 def terms(text: str) -> Terms:
     """The term of each word, in order, repeats included."""
     data = np.frombuffer(text.lower().encode("utf-8", "surrogatepass"), dtype=np.uint8)
     numbers = np.empty(len(data) // 2 + 1, dtype=np.uint64)
     return numbers[: _hash_words(data, _classes(), numbers)].copy()
-
-
-def _narrow(values: NDArray[Any]) -> Small:
-    """The values in the narrowest unsigned integers that hold them all."""
-    narrow: Small = values.astype(np.min_scalar_type(int(values.max(initial=0))))
-    return narrow
-
-
-def _are_postings(terms: Terms, starts: Rows, passages: Small, counts: Small, size: int) -> bool:
-    """Nothing points outside its array, and terms ascend."""
-    ordered = bool((terms[1:] > terms[:-1]).all() and (starts[1:] > starts[:-1]).all())
-    whole = starts[0] == 0 and starts[-1] == len(passages)
-    return bool(ordered and whole and int(passages.max(initial=0)) < max(1, size) and counts.all())
 
 
 @cache

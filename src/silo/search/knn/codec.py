@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import faiss
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from silo.errors import SiloError
 from silo.files import (
@@ -33,8 +33,9 @@ from silo.files import (
     write_manifest,
 )
 from silo.progress import Advance
+from silo.search.dtypes import Float32s, Int32s, Int64s, UInt8s
 from silo.search.knn.learn import Arrays, Rotation, learn_arrays
-from silo.search.knn.quantise import CODEWORDS, Codes, Floats, Lists, Multiply, Tables, quantise, rotate, tables
+from silo.search.knn.quantise import CODEWORDS, Multiply, Tables, quantise, rotate, tables
 
 FORMAT = "silo-codec-1"
 SAMPLES_PER_LIST = 39
@@ -81,8 +82,8 @@ class Fit:
 class Encoded:
     """Quantised keys, row by row: the list (int32) and the code (uint8 [rows, code bytes])."""
 
-    lists: Lists
-    codes: Codes
+    lists: Int32s
+    codes: UInt8s
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -147,7 +148,7 @@ class Codec:
         """Dimensions after the rotation, padding included."""
         return int(self.arrays.matrix.shape[0])
 
-    def transform(self, keys: ArrayLike) -> Floats:
+    def transform(self, keys: ArrayLike) -> Float32s:
         """Keys in rotated space [rows, rotated width]; distances are kept, save for dropped dimensions."""
         return rotate(_checked(keys, self.width), self._tables)
 
@@ -155,19 +156,19 @@ class Codec:
         """Quantise keys [rows, width]; each row's result is the same in any batch, order and thread."""
         return Encoded(*self.quantise(keys))
 
-    def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
-        """Lists and codes of keys, as in `encode`, with any matrix product of float32."""
+    def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
+        """Int32s and codes of keys, as in `encode`, with any matrix product of float32."""
         return quantise(self.transform(keys), self._tables, multiply)
 
-    def reconstruct(self, encoded: Encoded) -> Floats:
+    def reconstruct(self, encoded: Encoded) -> Float32s:
         """What the codes stand for, in rotated space: asymmetric distances are distances to these rows."""
         parts = self.arrays.codebooks[np.arange(self.settings.code_bytes), encoded.codes]
-        rows: Floats = self.arrays.centroids[encoded.lists] + parts.reshape(len(encoded), self.rotated_width)
+        rows: Float32s = self.arrays.centroids[encoded.lists] + parts.reshape(len(encoded), self.rotated_width)
         return rows
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: Encoded) -> Float32s:
         """What the codes stand for, as keys [rows, width]; the last bits may depend on the batch."""
-        keys: Floats = np.matmul(self.reconstruct(encoded), self.arrays.matrix, dtype=np.float32) + self.arrays.mean
+        keys: Float32s = np.matmul(self.reconstruct(encoded), self.arrays.matrix, dtype=np.float32) + self.arrays.mean
         return keys
 
     def save(self, path: Path) -> None:
@@ -218,7 +219,7 @@ class Codec:
         return faiss.IndexPreTransform(turn, inner)
 
 
-def add_encoded(index: faiss.IndexPreTransform, encoded: Encoded, ids: NDArray[np.int64]) -> None:
+def add_encoded(index: faiss.IndexPreTransform, encoded: Encoded, ids: Int64s) -> None:
     """Put codes under their ids into an index made by `Codec.faiss_index`, list by list; nothing is quantised again."""
     inner = faiss.extract_index_ivf(index)
     assert inner.invlists is not None
@@ -236,7 +237,7 @@ def _require(holds: bool, message: str) -> None:
         raise SiloError("recipe-value", message)
 
 
-def _checked(keys: ArrayLike, width: int = 0) -> Floats:
+def _checked(keys: ArrayLike, width: int = 0) -> Float32s:
     """Keys as float32 [rows, width] in C order; NaN, infinite and absurdly large values are refused."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(keys, dtype=np.float32)
@@ -255,12 +256,12 @@ def _fingerprint(settings: CodecSettings, arrays: Arrays) -> str:
     """SHA-256 over the settings and the shape and bytes of every array."""
     content: dict[str, Any] = {"format": FORMAT, "settings": asdict(settings)}
     for name in _ARRAYS:
-        array: Floats = getattr(arrays, name)
+        array: Float32s = getattr(arrays, name)
         content[name] = [list(array.shape), hashlib.sha256(array.astype("<f4").tobytes()).hexdigest()]
     return fingerprint(content)
 
 
-def _write(path: Path, array: Floats) -> str:
+def _write(path: Path, array: Float32s) -> str:
     """Write one array durably and return its SHA-256."""
     stream = io.BytesIO()
     np.save(stream, np.ascontiguousarray(array, dtype="<f4"), allow_pickle=False)
@@ -269,7 +270,7 @@ def _write(path: Path, array: Floats) -> str:
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def _read(path: Path, files: Mapping[str, str]) -> Floats:
+def _read(path: Path, files: Mapping[str, str]) -> Float32s:
     """Read one array whose bytes have the recorded SHA-256."""
     try:
         data = path.read_bytes()

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Lists = NDArray[np.int32]
-Codes = NDArray[np.uint8]
-Multiply = Callable[[Floats, Floats], Floats]
+from silo.search.dtypes import Float32s, Float64s, Int32s, UInt8s
+
+Multiply = Callable[[Float32s, Float32s], Float32s]
 """Any matrix product of float32 will do."""
 
 CODEWORDS = 256
@@ -38,17 +36,17 @@ _BLOCK = 384
 class Tables:
     """Arrays laid out for the loops below; all derived from a codec's arrays."""
 
-    mean: Floats
-    rotation: Floats
-    centroids: Floats
-    halves: Floats
-    norms: Floats
-    codebooks: Floats
-    offsets: Floats
+    mean: Float32s
+    rotation: Float32s
+    centroids: Float32s
+    halves: Float32s
+    norms: Float32s
+    codebooks: Float32s
+    offsets: Float32s
     width: int
 
 
-def tables(mean: Floats, matrix: Floats, centroids: Floats, codebooks: Floats) -> Tables:
+def tables(mean: Float32s, matrix: Float32s, centroids: Float32s, codebooks: Float32s) -> Tables:
     """Lay out a mean [in], a rotation [out, in], centroids [lists, out] and codebooks [bytes, 256, part]."""
     squares = np.einsum("ij,ij->i", centroids, centroids, dtype=np.float64)
     panels = _padded(codebooks.transpose(0, 2, 1), _STEP, 1)
@@ -64,7 +62,7 @@ def tables(mean: Floats, matrix: Floats, centroids: Floats, codebooks: Floats) -
     )
 
 
-def rotate(keys: Floats, table: Tables) -> Floats:
+def rotate(keys: Float32s, table: Tables) -> Float32s:
     """`(keys - mean) @ matrix.T`, summed from the first dimension to the last."""
     out = np.empty((len(keys), table.width), dtype=np.float32)
     for start in range(0, len(keys), _BLOCK):
@@ -74,7 +72,7 @@ def rotate(keys: Floats, table: Tables) -> Floats:
     return out
 
 
-def quantise(rows: Floats, table: Tables, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
+def quantise(rows: Float32s, table: Tables, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
     """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
     lists = np.empty(len(rows), dtype=np.int32)
     codes = np.empty((len(rows), len(table.codebooks)), dtype=np.uint8)
@@ -88,32 +86,32 @@ def quantise(rows: Floats, table: Tables, multiply: Multiply = np.matmul) -> tup
     return lists, codes
 
 
-def _code(residuals: Floats, table: Tables, codes: Codes) -> None:
+def _code(residuals: Float32s, table: Tables, codes: UInt8s) -> None:
     parts = residuals.reshape(len(residuals), len(table.codebooks), -1)
     padded = _padded(_padded(parts, _TILE, 0), _STEP, 2)
     _nearest_codes(padded, table.codebooks, table.offsets, codes)
 
 
-def _squares(codebooks: Floats) -> NDArray[np.float64]:
-    squares: NDArray[np.float64] = np.einsum("mkj,mkj->mk", codebooks, codebooks, dtype=np.float64)
+def _squares(codebooks: Float32s) -> Float64s:
+    squares: Float64s = np.einsum("mkj,mkj->mk", codebooks, codebooks, dtype=np.float64)
     return squares
 
 
-def _padded(array: Floats, multiple: int, axis: int) -> Floats:
+def _padded(array: Float32s, multiple: int, axis: int) -> Float32s:
     """The array with zeros up to the next multiple along one axis, in C order."""
     missing = -array.shape[axis] % multiple
     widths = [(0, missing if number == axis else 0) for number in range(array.ndim)]
     return np.ascontiguousarray(np.pad(array, widths) if missing else array)
 
 
-def _panels(matrix: Floats) -> Floats:
+def _panels(matrix: Float32s) -> Float32s:
     """[out, in] as [panels, in, lanes]: the outputs of one panel lie side by side."""
     lanes = _padded(_padded(matrix, _LANES, 0), _STEP, 1)
     return np.ascontiguousarray(lanes.reshape(-1, _LANES, lanes.shape[1]).transpose(0, 2, 1))
 
 
 @numba.njit(cache=True, nogil=True)
-def _accumulate(rows: Floats, panel: Floats, sums: Floats) -> None:
+def _accumulate(rows: Float32s, panel: Float32s, sums: Float32s) -> None:
     """Add the products of three rows with a panel to their sums; each sum grows one dimension after the other."""
     for at in range(0, panel.shape[0], 4):
         a0, a1, a2, a3 = rows[0, at], rows[0, at + 1], rows[0, at + 2], rows[0, at + 3]
@@ -127,7 +125,7 @@ def _accumulate(rows: Floats, panel: Floats, sums: Floats) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _rotate(rows: Floats, panels: Floats, out: Floats) -> None:
+def _rotate(rows: Float32s, panels: Float32s, out: Float32s) -> None:
     sums = np.empty((3, 256), dtype=np.float32)
     for number in range(len(panels)):
         first = number * 256
@@ -141,7 +139,7 @@ def _rotate(rows: Floats, panels: Floats, out: Floats) -> None:
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _floor(products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32) -> np.float32:
+def _floor(products: Float32s, halves: Float32s, norms: Float32s, length: np.float32, slack: np.float32) -> np.float32:
     """The best score that is certain, whatever the rounding of the products was."""
     best = np.float32(-np.inf)
     for number in range(len(products)):
@@ -152,7 +150,7 @@ def _floor(products: Floats, halves: Floats, norms: Floats, length: np.float32, 
 
 @numba.njit(cache=True, nogil=True)
 def _candidates(
-    products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32, floor: np.float32
+    products: Float32s, halves: Float32s, norms: Float32s, length: np.float32, slack: np.float32, floor: np.float32
 ) -> int:
     """How many scores may in truth reach the floor."""
     count = 0
@@ -162,7 +160,7 @@ def _candidates(
 
 
 @numba.njit(cache=True, nogil=True)
-def _distance(row: Floats, centroid: Floats) -> float:
+def _distance(row: Float32s, centroid: Float32s) -> float:
     """The squared distance in double precision; eight sums side by side, added up in one order."""
     sums = np.zeros(8)
     whole = len(row) // 8 * 8
@@ -181,7 +179,13 @@ def _distance(row: Floats, centroid: Floats) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _nearest(
-    rows: Floats, centroids: Floats, products: Floats, halves: Floats, norms: Floats, slack: np.float32, lists: Lists
+    rows: Float32s,
+    centroids: Float32s,
+    products: Float32s,
+    halves: Float32s,
+    norms: Float32s,
+    slack: np.float32,
+    lists: Int32s,
 ) -> None:
     """The nearest centroid among all that the products, being inexact, cannot rule out; the first of equals.
 
@@ -209,7 +213,7 @@ def _nearest(
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_largest(scores: Floats, halves: Floats) -> np.int32:
+def _first_largest(scores: Float32s, halves: Float32s) -> np.int32:
     """The place of the largest of 256 scores, the first of equals."""
     for lane in range(128):
         halves[lane] = scores[lane] if scores[lane] > scores[lane + 128] else scores[lane + 128]
@@ -227,7 +231,7 @@ def _first_largest(scores: Floats, halves: Floats) -> np.int32:
 
 
 @numba.njit(cache=True, nogil=True)
-def _nearest_codes(parts: Floats, codebooks: Floats, offsets: Floats, codes: Codes) -> None:
+def _nearest_codes(parts: Float32s, codebooks: Float32s, offsets: Float32s, codes: UInt8s) -> None:
     sums = np.empty((3, 256), dtype=np.float32)
     halves = np.empty(128, dtype=np.float32)
     for part in range(len(codebooks)):

@@ -14,7 +14,7 @@ from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256
 from silo.progress import Advance
 from silo.search.knn.codec import Encoded
-from silo.search.knn.index import KeyRows, RowSearch
+from silo.search.knn.index import KeyRows, KnnIndex
 from silo.store.add import encode
 from silo.store.bucket import Bucket
 from silo.store.erasure.digest import Digest
@@ -106,7 +106,7 @@ def self_test(store: Store) -> dict[str, float]:
         if not view.buckets:
             return {"rows": 0, "recall": 1.0, "distance_error": 0.0}
         rows, codes = _sample(key_rows(max(view.buckets, key=lambda bucket: len(bucket.tokens))))
-        search = RowSearch(tables, [rows])
+        search = KnnIndex(tables, [rows])
         exact = tables.codec.reconstruct(codes)
         rng = np.random.default_rng(0)
         chosen = rng.permutation(len(rows))[:_TEST_KEYS]
