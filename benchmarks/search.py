@@ -31,7 +31,7 @@ from silo.lm.codec import codec_key
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
 from silo.search.dtypes import Float32s
-from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
+from silo.search.knn.codec import Codec, CodecSettings, Encoded
 from silo.search.knn.index import KeyRows, KnnIndex, SearchTables
 from silo.store.store import PROBES as STORE_PROBES
 from silo.store.view import ROWS_PER_NEIGHBOUR
@@ -172,7 +172,7 @@ def learned(name: str, settings: CodecSettings, keys: Keys, arguments: argparse.
 def make_contenders(keys: Keys, times: int, arguments: argparse.Namespace) -> Iterator[tuple[str, Search]]:
     """The reference first. Every search answers with row numbers."""
     codec, encoded = learned("paper", PAPER, keys, arguments)
-    index = codec.faiss_index()
+    index = faiss_index(codec)
     for number in range(times):
         add_encoded(index, encoded, np.arange(len(encoded), dtype=np.int64) + number * len(encoded))
     yield f"faiss, paper, {PROBES} probes", faiss_search(index, codec)
@@ -181,6 +181,36 @@ def make_contenders(keys: Keys, times: int, arguments: argparse.Namespace) -> It
     for probes in arguments.probes:
         yield f"ours, default, {probes} probes", row_search(rows, probes)
     yield "ours, default, as stores search", row_search(rows, STORE_PROBES, ROWS_PER_NEIGHBOUR * K)
+
+
+def faiss_index(codec: Codec) -> faiss.IndexPreTransform:
+    """An empty index with exactly the codec's rotation, centroids and codebooks; fill it with `add_encoded`."""
+    arrays, settings = codec.arrays, codec.settings
+    turn = faiss.LinearTransform(codec.width, codec.rotated_width, True)
+    faiss.copy_array_to_vector(arrays.matrix.ravel(), turn.A)
+    faiss.copy_array_to_vector(-(arrays.matrix @ arrays.mean), turn.b)
+    turn.is_trained = True
+    coarse = faiss.IndexFlatL2(codec.rotated_width)
+    coarse.add(arrays.centroids)
+    inner = faiss.IndexIVFPQ(coarse, codec.rotated_width, settings.lists, settings.code_bytes, 8)
+    faiss.copy_array_to_vector(arrays.codebooks.ravel(), inner.pq.centroids)
+    inner.is_trained = True
+    inner.use_precomputed_table = 0
+    inner.precompute_table()
+    return faiss.IndexPreTransform(turn, inner)
+
+
+def add_encoded(index: faiss.IndexPreTransform, encoded: Encoded, ids: NDArray[np.int64]) -> None:
+    """Put codes under their ids into an index made by `faiss_index`, list by list; nothing is quantised again."""
+    inner = faiss.extract_index_ivf(index)
+    assert inner.invlists is not None
+    order = np.argsort(encoded.lists, kind="stable")
+    numbers, starts = np.unique(encoded.lists[order], return_index=True)
+    for number, rows in zip(numbers, np.split(order, starts[1:]), strict=False):
+        some, codes = np.ascontiguousarray(ids[rows]), np.ascontiguousarray(encoded.codes[rows])
+        inner.invlists.add_entries(int(number), len(rows), faiss.swig_ptr(some), faiss.swig_ptr(codes))
+    inner.ntotal += len(encoded)
+    index.ntotal += len(encoded)
 
 
 def faiss_search(index: faiss.IndexPreTransform, codec: Codec) -> Search:
@@ -209,7 +239,7 @@ def filled(codec: Codec, encoded: Encoded, times: int, buckets: int) -> Filled:
     some = [bucket(encoded, int(first), int(last), codec) for first, last in pairwise(firsts)]
     if times > 1:
         some = [repeated(rows, times) for rows in some]
-    return Filled(KnnIndex(SearchTables.of(codec), some), firsts)
+    return Filled(KnnIndex(SearchTables(codec), some), firsts)
 
 
 def row_search(rows: Filled, probes: int, rows_wanted: int = 0) -> Search:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.search.dtypes import Float32s, UInt8s
-from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
+from silo.search.knn.arrays import CodecArrays
+from silo.search.knn.codec import Codec, CodecSettings, Encoded
 from silo.search.knn.index import KeyRows, KnnIndex, NearestRows, SearchTables
-from silo.search.knn.learn import Arrays
+from tests.search.faiss_peer import add_encoded, faiss_index
 
 Bools = NDArray[np.bool_]
 
@@ -39,7 +40,7 @@ def made(
     centroids = np.tile(rng.standard_normal((-(-lists // repeats), width)) * spread, (repeats, 1))[:lists]
     books = np.tile(rng.standard_normal((code_bytes, 256 // repeats, width // code_bytes)) * detail, (1, repeats, 1))
     mean = rng.standard_normal(width).astype(np.float32)
-    arrays = Arrays(mean, turn, centroids.astype(np.float32), books.astype(np.float32))
+    arrays = CodecArrays(mean, turn, centroids.astype(np.float32), books.astype(np.float32))
     return Codec(CodecSettings(lists=lists, code_bytes=code_bytes), arrays, samples=0)
 
 
@@ -196,7 +197,7 @@ def test_missing_neighbours_are_marked(codec: Codec) -> None:
 def test_faiss_finds_the_same_rows() -> None:
     codec = CODECS["wide"]
     rows, keys = drawn(codec, 20_000), queries(codec, 50)
-    index = codec.faiss_index()
+    index = faiss_index(codec)
     add_encoded(index, Encoded(rows.lists, rows.codes), np.arange(len(rows), dtype=np.int64))
     faiss.extract_index_ivf(index).nprobe = 12
     distances, places = index.search(keys, 200)
@@ -311,7 +312,7 @@ def test_a_bucket_added_or_taken_away_gives_a_fresh_search() -> None:
     search = KnnIndex(codec, parts[:3])
     for some in (parts, parts[1:3], parts[::-1], []):
         search = search.with_buckets(some)
-        fresh = KnnIndex(SearchTables.of(codec), some)
+        fresh = KnnIndex(SearchTables(codec), some)
         assert same(search.search(keys, 30, probes=3), fresh.search(keys, 30, probes=3))
         assert len(search) == sum(map(len, some))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,3 +18,6 @@ Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 Unsigned = NDArray[np.unsignedinteger[Any]]
 """uint8, uint16, uint32 or uint64: the narrowest that holds the largest value."""
+
+Multiply = Callable[[Float32s, Float32s], Float32s]
+"""Any matrix product of float32."""

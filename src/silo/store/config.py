@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.files import fingerprint
-from silo.search.dtypes import Float32s
-from silo.search.knn.quantise import Multiply
+from silo.search.dtypes import Float32s, Multiply
 from silo.text.tokenizer import Ids, Tokenizer
 
 FORMAT = "silo-store-1"

@@ -123,7 +123,7 @@ class Store:
         if "knn" in config.searches:
             codec = Codec.open(root / CODEC)
             _require_same("codec", codec.fingerprint, config.codec)
-            tables = SearchTables.of(codec)
+            tables = SearchTables(codec)
         store = cls(root, config, tokenizer, tables)
         store.listing = listing
         if encoder is not None:

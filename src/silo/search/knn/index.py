@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -56,19 +57,22 @@ class NearestRows(NamedTuple):
     distances: Float32s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SearchTables:
-    """What searching needs of a codec, computed once for any number of buckets."""
+    """What searching needs of a codec, computed once for any number of buckets, when it is first needed."""
 
     codec: Codec
-    lists: tuple[Any, ...]
-    products: Float32s
-    _idle: list[tuple[int, Scratch]] = field(default_factory=list, repr=False)
+    _idle: list[tuple[int, Scratch]] = field(default_factory=list, init=False, repr=False)
 
-    @classmethod
-    def of(cls, codec: Codec) -> Self:
-        products = np.ascontiguousarray(-2 * codec.arrays.codebooks.transpose(0, 2, 1))
-        return cls(codec, tuple(lay_out_lists(codec.arrays.centroids)), products)
+    @cached_property
+    def lists(self) -> tuple[Any, ...]:
+        """The fields of `ListTables`."""
+        return tuple(lay_out_lists(self.codec.arrays.centroids))
+
+    @cached_property
+    def products(self) -> Float32s:
+        """The codewords times -2 [code bytes, part, codewords]."""
+        return np.ascontiguousarray(-2 * self.codec.arrays.codebooks.transpose(0, 2, 1))
 
     def take_scratch(self, k: int) -> Scratch:
         """Room for one thread's search, if possible from an earlier one: fresh memory is slow at first."""
@@ -98,7 +102,7 @@ class KnnIndex:
     """Searches a list of buckets, which is fixed; `with_buckets` makes the next one when a bucket changes."""
 
     def __init__(self, codec: Codec | SearchTables, buckets: Sequence[KeyRows]) -> None:
-        tables = codec if isinstance(codec, SearchTables) else SearchTables.of(codec)
+        tables = codec if isinstance(codec, SearchTables) else SearchTables(codec)
         self._set(tables, [_prepare(rows, tables) for rows in buckets])
 
     def _set(self, tables: SearchTables, buckets: list[_Bucket]) -> None:

@@ -9,32 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
 
 import faiss
 import numpy as np
 
 from silo.progress import Advance
 from silo.search.dtypes import Float32s, Float64s, Int64s
-from silo.search.knn.quantise import CODEWORDS
-
-Rotation = Literal["none", "pca", "opq"]
+from silo.search.knn.arrays import CODEWORDS, CodecArrays
 
 POINTS_PER_CENTROID = 256
 """Clustering draws at most this many samples per centroid; more cost time and change little."""
 
 _CHUNK = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """What is learned. Axes: out = dimensions padded to a multiple of the code bytes, part = out / code bytes."""
-
-    mean: Float32s  # [in]
-    matrix: Float32s  # [out, in]
-    centroids: Float32s  # [lists, out]
-    codebooks: Float32s  # [code bytes, 256, part]
+"""Keys handled at a time in double precision; it bounds memory and is part of the bits of a codec."""
 
 
 @contextmanager
@@ -51,14 +38,14 @@ def one_thread() -> Iterator[None]:
 def learn_arrays(
     keys: Float32s,
     *,
-    rotation: Rotation,
+    rotation: str,
     dimensions: int,
     lists: int,
     code_bytes: int,
     iterations: int,
     seed: int,
     advance: Advance,
-) -> Arrays:
+) -> CodecArrays:
     """Learn from at least 256 finite keys of `dimensions` or more dimensions."""
     with one_thread():
         mean = keys.mean(axis=0, dtype=np.float64)
@@ -73,7 +60,7 @@ def learn_arrays(
         matrix = (turn.astype(np.float64) @ basis).astype(np.float32)
         parts = (residuals @ turn.T).reshape(len(residuals), code_bytes, -1)
         codebooks = _codebooks(parts, iterations, seed=seed, advance=advance)
-    return Arrays(mean.astype(np.float32), matrix, centroids @ turn.T, codebooks)
+    return CodecArrays(mean.astype(np.float32), matrix, centroids @ turn.T, codebooks)
 
 
 def _draw(rows: Float32s, count: int, rng: np.random.Generator) -> Float32s:
@@ -137,7 +124,7 @@ def _residuals(points: Float32s, centroids: Float32s) -> Float32s:
     return points - centroids[nearest]
 
 
-def _turn(residuals: Float32s, rotation: Rotation, parts: int, iterations: int) -> Float32s:
+def _turn(residuals: Float32s, rotation: str, parts: int, iterations: int) -> Float32s:
     """An isometry [out, in] that spreads the residuals over the parts; out is in, padded to a multiple of parts."""
     width = residuals.shape[1]
     out = -(-width // parts) * parts
