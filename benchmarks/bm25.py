@@ -34,8 +34,9 @@ os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_
 import numpy as np
 import zstandard
 
-from silo.search.bm25.index import PassageSearch
-from silo.search.bm25.words import PassageArrays, Terms, build, cut
+from silo.search.bm25.index import Bm25Index
+from silo.search.bm25.passages import PassageArrays, build, cut
+from silo.search.dtypes import UInt64s
 from silo.text.words import terms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,15 +91,15 @@ def main() -> int:
     return 0 if report["met"] and report["agrees_with_bm25s"] and report["half_equals_rebuilt"] else 1
 
 
-def _size(blocks: Sequence[str], queries: dict[int, list[Terms]], rounds: int) -> dict[str, Any]:
+def _size(blocks: Sequence[str], queries: dict[int, list[UInt64s]], rounds: int) -> dict[str, Any]:
     """All cases over these blocks."""
     start = time.process_time()
     words = [terms(block) for block in blocks]
     analysis = sum(len(block.encode()) for block in blocks) / 1e6 / (time.process_time() - start)
     buckets, edges = _buckets(words)
-    PassageSearch(buckets[:1])  # compiles
+    Bm25Index(buckets[:1])  # compiles
     start = time.process_time()
-    search = PassageSearch(buckets, k1=K1, b=B)
+    search = Bm25Index(buckets, k1=K1, b=B)
     opening = time.process_time() - start
     size: dict[str, Any] = {
         "passages": len(blocks),
@@ -224,12 +225,12 @@ def _file_blocks(path: Path, width: int) -> Any:
                 yield " ".join(words[first : first + width])
 
 
-def _buckets(words: Sequence[Terms]) -> tuple[list[PassageArrays], list[int]]:
+def _buckets(words: Sequence[UInt64s]) -> tuple[list[PassageArrays], list[int]]:
     edges = [len(words) * at // BUCKETS for at in range(BUCKETS + 1)]
     return [_bucket(words[first:end]) for first, end in pairwise(edges)], edges
 
 
-def _bucket(words: Sequence[Terms]) -> PassageArrays:
+def _bucket(words: Sequence[UInt64s]) -> PassageArrays:
     return build(words, cut([BLOCK_WORDS] * len(words), length=BLOCK_WORDS, stride=BLOCK_WORDS))
 
 
@@ -237,7 +238,7 @@ def _bytes(bucket: PassageArrays) -> int:
     return sum(int(getattr(bucket, name).nbytes) for name in PassageArrays.__slots__)
 
 
-def _silo(search: PassageSearch, queries: Sequence[Terms]) -> Prepared:
+def _silo(search: Bm25Index, queries: Sequence[UInt64s]) -> Prepared:
     return Prepared("silo", lambda some, k: [search.search(queries[at], k).scores.tolist() for at in some])
 
 
@@ -245,7 +246,7 @@ def _half(edges: Sequence[int]) -> list[np.ndarray[Any, np.dtype[np.bool_]]]:
     return [np.arange(first, end) % 2 == 0 for first, end in pairwise(edges)]
 
 
-def _silo_half(search: PassageSearch, edges: Sequence[int], queries: Sequence[Terms]) -> Prepared:
+def _silo_half(search: Bm25Index, edges: Sequence[int], queries: Sequence[UInt64s]) -> Prepared:
     allowed = search.allow(_half(edges))
 
     def run(some: Sequence[int], k: int) -> list[list[float]]:
@@ -255,9 +256,9 @@ def _silo_half(search: PassageSearch, edges: Sequence[int], queries: Sequence[Te
 
 
 def _half_equals_rebuilt(
-    search: PassageSearch, words: Sequence[Terms], edges: Sequence[int], queries: Sequence[Terms]
+    search: Bm25Index, words: Sequence[UInt64s], edges: Sequence[int], queries: Sequence[UInt64s]
 ) -> bool:
-    allowed, rebuilt = search.allow(_half(edges)), PassageSearch([_bucket(words[::2])], k1=K1, b=B)
+    allowed, rebuilt = search.allow(_half(edges)), Bm25Index([_bucket(words[::2])], k1=K1, b=B)
     pairs = [(search.search(query, 10, allowed=allowed), rebuilt.search(query, 10)) for query in queries]
     scores = all(one.scores.tobytes() == other.scores.tobytes() for one, other in pairs)
     starts = np.array(edges)
@@ -265,7 +266,7 @@ def _half_equals_rebuilt(
     return bool(scores and places)
 
 
-def _bm25s(words: Sequence[Terms], queries: Sequence[Terms]) -> Prepared:
+def _bm25s(words: Sequence[UInt64s], queries: Sequence[UInt64s]) -> Prepared:
     module = import_module("bm25s")
     vocabulary, flat = np.unique(np.concatenate(words), return_inverse=True)
     ids = np.split(flat, np.cumsum([len(some) for some in words])[:-1])
@@ -282,7 +283,7 @@ def _bm25s(words: Sequence[Terms], queries: Sequence[Terms]) -> Prepared:
     return Prepared("bm25s", run)
 
 
-def _tantivy(words: Sequence[Terms], queries: Sequence[Terms]) -> Prepared:
+def _tantivy(words: Sequence[UInt64s], queries: Sequence[UInt64s]) -> Prepared:
     module = import_module("tantivy")
     builder = module.SchemaBuilder()
     builder.add_text_field("body", stored=False, tokenizer_name="whitespace", index_option="freq")
@@ -301,7 +302,7 @@ def _tantivy(words: Sequence[Terms], queries: Sequence[Terms]) -> Prepared:
         query = module.Query.term_query(schema, "body", f"{term:x}")
         return module.Occur.Should, module.Query.boost_query(query, float(repeats)) if repeats > 1 else query
 
-    def prepared(query: Terms) -> Any:
+    def prepared(query: UInt64s) -> Any:
         return module.Query.boolean_query([clause(*item) for item in Counter(query.tolist()).items()])
 
     ready = [prepared(query) for query in queries]

@@ -31,7 +31,7 @@ from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import CODEC_FOLDER, Key, codec_key
 from silo.lm.model import LanguageModel
 from silo.search.knn.codec import Codec, CodecSettings, Encoded
-from silo.search.knn.index import KeyRows, RowSearch
+from silo.search.knn.index import KeyRows, KnnIndex
 from silo.sources.evaluation import read_evaluation
 from silo.store.view import PROBES, ROWS_PER_NEIGHBOUR
 from silo.text.tokenizer import Ids, Tokenizer
@@ -127,7 +127,7 @@ def compared(given: Case, own: Codec) -> dict[str, Any]:
     found = {"lm": float(np.exp(-np.log(given.lm[1::2]).mean())), "exact": figures(given, truth, truth)}
     for name, codec in (("permitted", own), ("store", careless)):
         rows = rows_of(codec.encode(given.keys), codec.settings.lists)
-        search = RowSearch(codec, [rows])
+        search = KnnIndex(codec, [rows])
         for label, probes in ((f"{name}", PROBES), (f"{name}, every list", codec.settings.lists)):
             answer = search.search(given.queries, K, probes=probes, rows_wanted=ROWS_PER_NEIGHBOUR * K)
             found[label] = figures(given, (answer.places.astype(np.int64), answer.distances), truth)

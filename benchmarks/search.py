@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from silo.lm.encode import DocumentEncoder
 from silo.lm.manifest import codec_key
 from silo.lm.model import LanguageModel
-from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
-from silo.search.knn.index import KeyRows, RowSearch, SearchTables
-from silo.search.knn.quantise import Floats
+from silo.search.dtypes import Float32s
+from silo.search.knn.codec import Codec, CodecSettings, Encoded
+from silo.search.knn.index import KeyRows, KnnIndex, SearchTables
 from silo.store.view import PROBES as STORE_PROBES
 from silo.store.view import ROWS_PER_NEIGHBOUR
 from store import RESTRICTED, documents
@@ -44,17 +44,17 @@ BATCH = 512
 PAPER = CodecSettings(rotation="none", lists=4096, code_bytes=64)
 OURS = CodecSettings(rotation="pca", dimensions=128, lists=4096, code_bytes=32)
 
-Search = Callable[[Floats], NDArray[np.int64]]
-Times = tuple[Floats, Floats]
+Search = Callable[[Float32s], NDArray[np.int64]]
+Times = tuple[Float32s, Float32s]
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Disjoint keys for learning, asking and storing."""
 
-    samples: Floats
-    queries: Floats
-    rows: Floats
+    samples: Float32s
+    queries: Float32s
+    rows: Float32s
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def make_keys(arguments: argparse.Namespace, width: int = 256) -> Keys:
     weights = 1 / np.arange(10, 20_010)
     weights /= weights.sum()
 
-    def draw(count: int, seed: int) -> Floats:
+    def draw(count: int, seed: int) -> Float32s:
         rng = np.random.default_rng(seed)
         out = np.empty((count, width), dtype=np.float32)
         for first in range(0, count, 50_000):
@@ -120,7 +120,7 @@ def model_keys(arguments: argparse.Namespace) -> Path:
         begin = np.array([encoder.tokenizer.begin], dtype=np.uint32)
         texts = [document.text for document in documents(list(RESTRICTED), int(1.5 * wanted))]
         np.random.default_rng(0).shuffle(texts)
-        found, count = list[Floats](), 0
+        found, count = list[Float32s](), 0
         for first in range(0, len(texts), 64):
             tokens = [np.concatenate([begin, ids]) for ids in encoder.tokenizer.encode(texts[first : first + 64])]
             found += encoder.keys(tokens)
@@ -172,7 +172,7 @@ def learned(name: str, settings: CodecSettings, keys: Keys, arguments: argparse.
 def make_contenders(keys: Keys, times: int, arguments: argparse.Namespace) -> Iterator[tuple[str, Search]]:
     """The reference first. Every search answers with row numbers."""
     codec, encoded = learned("paper", PAPER, keys, arguments)
-    index = codec.faiss_index()
+    index = faiss_index(codec)
     for number in range(times):
         add_encoded(index, encoded, np.arange(len(encoded), dtype=np.int64) + number * len(encoded))
     yield f"faiss, paper, {PROBES} probes", faiss_search(index, codec)
@@ -183,12 +183,42 @@ def make_contenders(keys: Keys, times: int, arguments: argparse.Namespace) -> It
     yield "ours, default, as stores search", row_search(rows, STORE_PROBES, ROWS_PER_NEIGHBOUR * K)
 
 
+def faiss_index(codec: Codec) -> faiss.IndexPreTransform:
+    """An empty index with exactly the codec's rotation, centroids and codebooks; fill it with `add_encoded`."""
+    arrays, settings = codec.arrays, codec.settings
+    turn = faiss.LinearTransform(codec.width, codec.rotated_width, True)
+    faiss.copy_array_to_vector(arrays.matrix.ravel(), turn.A)
+    faiss.copy_array_to_vector(-(arrays.matrix @ arrays.mean), turn.b)
+    turn.is_trained = True
+    coarse = faiss.IndexFlatL2(codec.rotated_width)
+    coarse.add(arrays.centroids)
+    inner = faiss.IndexIVFPQ(coarse, codec.rotated_width, settings.lists, settings.code_bytes, 8)
+    faiss.copy_array_to_vector(arrays.codebooks.ravel(), inner.pq.centroids)
+    inner.is_trained = True
+    inner.use_precomputed_table = 0
+    inner.precompute_table()
+    return faiss.IndexPreTransform(turn, inner)
+
+
+def add_encoded(index: faiss.IndexPreTransform, encoded: Encoded, ids: NDArray[np.int64]) -> None:
+    """Put codes under their ids into an index made by `faiss_index`, list by list; nothing is quantised again."""
+    inner = faiss.extract_index_ivf(index)
+    assert inner.invlists is not None
+    order = np.argsort(encoded.lists, kind="stable")
+    numbers, starts = np.unique(encoded.lists[order], return_index=True)
+    for number, rows in zip(numbers, np.split(order, starts[1:]), strict=False):
+        some, codes = np.ascontiguousarray(ids[rows]), np.ascontiguousarray(encoded.codes[rows])
+        inner.invlists.add_entries(int(number), len(rows), faiss.swig_ptr(some), faiss.swig_ptr(codes))
+    inner.ntotal += len(encoded)
+    index.ntotal += len(encoded)
+
+
 def faiss_search(index: faiss.IndexPreTransform, codec: Codec) -> Search:
     """Without rotation the keys need only the mean taken off; the index proper is spared a product with ones."""
     inner = faiss.extract_index_ivf(index)
     inner.nprobe = PROBES
 
-    def run(keys: Floats) -> NDArray[np.int64]:
+    def run(keys: Float32s) -> NDArray[np.int64]:
         assert index.ntotal, "the index owns the inner one and must outlive it"
         found: NDArray[np.int64] = inner.search(keys - codec.arrays.mean, K)[1]
         return found
@@ -200,7 +230,7 @@ def faiss_search(index: faiss.IndexPreTransform, codec: Codec) -> Search:
 class Filled:
     """A token search, and the number of the first row of each bucket."""
 
-    search: RowSearch
+    search: KnnIndex
     firsts: NDArray[np.int64]
 
 
@@ -209,11 +239,11 @@ def filled(codec: Codec, encoded: Encoded, times: int, buckets: int) -> Filled:
     some = [bucket(encoded, int(first), int(last), codec) for first, last in pairwise(firsts)]
     if times > 1:
         some = [repeated(rows, times) for rows in some]
-    return Filled(RowSearch(SearchTables.of(codec), some), firsts)
+    return Filled(KnnIndex(SearchTables(codec), some), firsts)
 
 
 def row_search(rows: Filled, probes: int, rows_wanted: int = 0) -> Search:
-    def run(keys: Floats) -> NDArray[np.int64]:
+    def run(keys: Float32s) -> NDArray[np.int64]:
         found = rows.search.search(keys, K, probes=probes, rows_wanted=rows_wanted)
         return found.places + rows.firsts[found.buckets]
 
@@ -236,7 +266,7 @@ def repeated(rows: KeyRows, times: int) -> KeyRows:
     return KeyRows(rows.offsets * np.uint32(times), rows.codes[order % len(rows)], places.astype(np.uint32))
 
 
-def rounds(searches: list[Search], queries: Floats, count: int) -> list[Times]:
+def rounds(searches: list[Search], queries: Float32s, count: int) -> list[Times]:
     """Seconds per query of every search, one query at a time and all at once, in rounds."""
     single = np.empty((len(searches), count), dtype=np.float32)
     whole = np.empty_like(single)
@@ -251,7 +281,7 @@ def rounds(searches: list[Search], queries: Floats, count: int) -> list[Times]:
     return list(zip(single, whole, strict=True))
 
 
-def seconds_each(search: Search, batches: list[Floats]) -> float:
+def seconds_each(search: Search, batches: list[Float32s]) -> float:
     """Processor time, which other programs on the machine disturb less than the clock's."""
     start = time.process_time()
     for batch in batches:

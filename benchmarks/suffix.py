@@ -149,7 +149,7 @@ def measure(
     train: Tokens, count: int, prefixes: list[list[int]], held_out: Tokens, python: Path | None
 ) -> dict[str, Any]:
     """All systems at one size."""
-    from silo.search.ngram.index import SuffixSearch, suffix_array
+    from silo.search.ngram.index import NgramIndex, suffix_array
     from silo.search.places import TokenTable
 
     starts = np.flatnonzero(train == BEGIN)
@@ -159,7 +159,7 @@ def measure(
     began = time.perf_counter()
     buckets: Buckets = [(tokens, suffix_array(tokens)) for tokens in arrays]
     sorted_after = time.perf_counter()
-    search = SuffixSearch(buckets, BEGIN)
+    search = NgramIndex(buckets, BEGIN)
     table = TokenTable([(tokens, np.flatnonzero(tokens == BEGIN)) for tokens, _ in buckets])
     opened_after = time.perf_counter()
     bitmaps = [np.packbits(np.cumsum(tokens == BEGIN) % 10 != 0, bitorder="little") for tokens in arrays]
@@ -274,7 +274,7 @@ def per_pattern(search: Any, table: Any, prefixes: list[list[int]], order: int, 
     followers = least(lambda: [search.followers(pattern, allowed=allowed) for pattern in patterns])
 
     def held(pattern: NDArray[np.int64]) -> float:
-        return float(search.holders(pattern, [order], [1.0], table, allowed=allowed)[1].sum())
+        return float(search.weigh_documents(pattern, [order], [1.0], table, allowed=allowed)[1].sum())
 
     holders = least(lambda: [held(pattern) for pattern in patterns])
     found = sum(map(held, patterns))

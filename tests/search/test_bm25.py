@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from silo.errors import SiloError
 from silo.search.bm25 import index as passages
-from silo.search.bm25.index import Found, Mask, PassageSearch
-from silo.search.bm25.words import PassageArrays, Terms, build, cut
+from silo.search.bm25.index import Bm25Index, PassageHits
+from silo.search.bm25.passages import PassageArrays, build, cut
+from silo.search.dtypes import Bools, UInt64s
 from silo.text.words import terms
 
 Texts = list[list[int]]
@@ -41,7 +42,7 @@ PARAMETERS = st.sampled_from([(0.9, 0.4), (0.0, 0.4), (1.2, 0.0), (2.0, 1.0), (1
 def laid_out(layout: tuple[int, int, int]) -> Iterator[None]:
     """Small texts take every path of the search."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in zip(("_DENSE", "_WINDOW", "_FEW"), layout, strict=True):
+        for name, value in zip(("_DENSE_SHARE", "_WINDOW", "_MOST_SINGLE"), layout, strict=True):
             patch.setattr(passages, name, value)
         yield
 
@@ -72,12 +73,12 @@ def naive(texts: Texts, query: list[int], k: int, k1: float = 0.9, b: float = 0.
     return sorted(found, key=lambda one: (-one[1], one[0]))[:k]
 
 
-def find(search: PassageSearch, query: list[int], k: int, masks: Sequence[Mask | None] | None = None) -> Found:
+def find(search: Bm25Index, query: list[int], k: int, masks: Sequence[Bools | None] | None = None) -> PassageHits:
     allowed = None if masks is None else search.allow(masks)
     return search.search(np.array(query, dtype=np.uint64), k, allowed=allowed)
 
 
-def numbered(found: Found, sizes: Sequence[int]) -> Scored:
+def numbered(found: PassageHits, sizes: Sequence[int]) -> Scored:
     """(passage numbered through over buckets of these sizes, score)."""
     numbers = np.cumsum([0, *sizes])[found.buckets] + found.passages
     return list(zip(numbers.tolist(), found.scores.tolist(), strict=True))
@@ -102,7 +103,7 @@ def test_any_buckets_give_the_bits_of_the_naive_formula(
 ) -> None:
     parts = split(texts, bounds)
     with laid_out(layout):
-        search = PassageSearch([bucket(part) for part in parts], k1=parameters[0], b=parameters[1])
+        search = Bm25Index([bucket(part) for part in parts], k1=parameters[0], b=parameters[1])
         found = numbered(find(search, query, k), [len(part) for part in parts])
     assert found == naive(texts, query, k, *parameters)
 
@@ -115,9 +116,9 @@ def test_allowed_passages_answer_as_if_there_were_no_others(
     parts, masks = split(texts, bounds), split(mask, bounds)
     left = [[text for text, keep in zip(*pair, strict=True) if keep] for pair in zip(parts, masks, strict=True)]
     with laid_out(layout):
-        search = PassageSearch([bucket(part) for part in parts])
+        search = Bm25Index([bucket(part) for part in parts])
         found = find(search, query, k, [np.array(one, dtype=np.bool_) for one in masks])
-        rebuilt = find(PassageSearch([bucket(part) for part in left]), query, k)
+        rebuilt = find(Bm25Index([bucket(part) for part in left]), query, k)
     assert found.scores.tobytes() == rebuilt.scores.tobytes()
     assert found.buckets.tolist() == rebuilt.buckets.tolist()
     places = [np.flatnonzero(one) for one in masks]
@@ -131,7 +132,7 @@ def test_allowed_passages_answer_as_if_there_were_no_others(
 def test_a_passage_scores_the_same_bits_in_any_bucket(texts: Texts, query: list[int], rng: Any) -> None:
     homes = [rng.randrange(4) for _ in texts]
     owned = [[number for number, home in enumerate(homes) if home == at] for at in range(4)]
-    search = PassageSearch([bucket([texts[number] for number in numbers]) for numbers in owned])
+    search = Bm25Index([bucket([texts[number] for number in numbers]) for numbers in owned])
     found = find(search, query, len(texts) + 1)
     places = [owned[at][row] for at, row in zip(found.buckets, found.passages, strict=True)]
     assert dict(zip(places, found.scores.tolist(), strict=True)) == dict(naive(texts, query, len(texts) + 1))
@@ -141,7 +142,7 @@ def test_a_passage_scores_the_same_bits_in_any_bucket(texts: Texts, query: list[
 def test_what_is_skipped_on_a_large_text_is_never_missed(k: int) -> None:
     texts = zipf_texts(9000, seed=1)
     parts = split(texts, [2000, 2001, 7000])
-    search = PassageSearch([bucket(part) for part in parts])
+    search = Bm25Index([bucket(part) for part in parts])
     keep = np.random.default_rng(2).random(len(texts)) < 0.3
     masks = split(list(keep), [2000, 2001, 7000])
     allowed = search.allow([np.array(mask, dtype=np.bool_) for mask in masks])
@@ -156,7 +157,7 @@ def test_what_is_skipped_on_a_large_text_is_never_missed(k: int) -> None:
 
 
 def test_equal_passages_come_in_order_of_bucket_and_passage() -> None:
-    search = PassageSearch([bucket([[7, 8]] * 3), bucket([]), bucket([[7, 8]] * 3)])
+    search = Bm25Index([bucket([[7, 8]] * 3), bucket([]), bucket([[7, 8]] * 3)])
     found = find(search, [7], 4)
     assert found.buckets.tolist() == [0, 0, 0, 2]
     assert found.passages.tolist() == [0, 1, 2, 0]
@@ -164,7 +165,7 @@ def test_equal_passages_come_in_order_of_bucket_and_passage() -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 9000])
 def test_of_many_equal_passages_the_first_come_first(k: int) -> None:
-    search = PassageSearch([bucket([[7, 8], [9]] * 2500), bucket([[7, 8]] * 2500)])
+    search = Bm25Index([bucket([[7, 8], [9]] * 2500), bucket([[7, 8]] * 2500)])
     found = find(search, [7, 8], k)
     expected = [*((0, row) for row in range(0, 5000, 2)), *((1, row) for row in range(2500))]
     assert list(zip(found.buckets.tolist(), found.passages.tolist(), strict=True)) == expected[:k]
@@ -172,13 +173,13 @@ def test_of_many_equal_passages_the_first_come_first(k: int) -> None:
 
 def test_counts_beyond_a_byte_are_exact() -> None:
     texts = [[1] * 256 + [2], [1] * 300, [2] * 700, [1] * 257 + [2], [3]]
-    search = PassageSearch([bucket(texts[:1]), bucket(texts[1:])])
+    search = Bm25Index([bucket(texts[:1]), bucket(texts[1:])])
     assert numbered(find(search, [1, 2, 2], 5), [1, 4]) == naive(texts, [1, 2, 2], 5)
 
 
 def test_nothing_is_found_where_nothing_can_be() -> None:
-    assert len(find(PassageSearch([]), [1], 3)) == 0
-    search = PassageSearch([bucket([[1, 2], []]), bucket([])])
+    assert len(find(Bm25Index([]), [1], 3)) == 0
+    search = Bm25Index([bucket([[1, 2], []]), bucket([])])
     assert len(find(search, [], 3)) == 0
     assert len(find(search, [9], 3)) == 0
     assert len(find(search, [1], 3, [np.zeros(2, dtype=np.bool_), None])) == 0
@@ -186,13 +187,13 @@ def test_nothing_is_found_where_nothing_can_be() -> None:
 
 
 def test_statistics_of_what_is_allowed_are_integers_over_it() -> None:
-    search = PassageSearch([bucket([[1, 2], [3]]), bucket([[4, 4, 4]])])
+    search = Bm25Index([bucket([[1, 2], [3]]), bucket([[4, 4, 4]])])
     allowed = search.allow([np.array([True, False]), None])
     assert (allowed.passages, allowed.words) == (2, 5)
 
 
 def test_threads_share_one_search() -> None:
-    search = PassageSearch([bucket(zipf_texts(500, seed=4))])
+    search = Bm25Index([bucket(zipf_texts(500, seed=4))])
     queries = zipf_texts(40, seed=5)
     allowed = search.allow([np.arange(500) % 2 == 0])
 
@@ -206,7 +207,7 @@ def test_threads_share_one_search() -> None:
 
 
 def test_a_mask_that_does_not_fit_is_refused() -> None:
-    search = PassageSearch([bucket([[1], [2]]), bucket([[3]])])
+    search = Bm25Index([bucket([[1], [2]]), bucket([[3]])])
     with pytest.raises(ValueError, match="2 passages"):
         search.allow([np.ones(3, dtype=np.bool_), None])
     with pytest.raises(ValueError, match="bool"):
@@ -216,17 +217,17 @@ def test_a_mask_that_does_not_fit_is_refused() -> None:
 
 
 def test_what_was_allowed_for_other_buckets_is_refused() -> None:
-    other = PassageSearch([bucket([[1]])]).allow([None])
+    other = Bm25Index([bucket([[1]])]).allow([None])
     with pytest.raises(ValueError, match="another search"):
-        PassageSearch([bucket([[1], [2]])]).search(np.array([1], dtype=np.uint64), 1, allowed=other)
+        Bm25Index([bucket([[1], [2]])]).search(np.array([1], dtype=np.uint64), 1, allowed=other)
 
 
 @pytest.mark.parametrize("parameters", [{"k1": -1.0}, {"k1": math.nan}, {"b": 1.1}])
 def test_parameters_out_of_range_are_refused(parameters: dict[str, float]) -> None:
     with pytest.raises(SiloError, match="recipe-value"):
-        PassageSearch([], **parameters)
+        Bm25Index([], **parameters)
     with pytest.raises(SiloError, match="recipe-value"):
-        find(PassageSearch([]), [1], 0)
+        find(Bm25Index([]), [1], 0)
 
 
 def test_arrays_are_narrow_and_a_function_of_the_words() -> None:
@@ -321,7 +322,7 @@ def test_words_are_runs_of_letters_marks_and_digits(text: str, words: list[str])
 
 @given(st.text())
 def test_every_text_has_terms_and_spaces_do_not_matter(text: str) -> None:
-    found: Terms = terms(text)
+    found: UInt64s = terms(text)
     assert found.dtype == np.uint64
     assert terms(f"  {text}\n").tolist() == found.tolist()
 

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded, fit
-from silo.search.knn.learn import Arrays
-from silo.search.knn.quantise import Floats
+from silo.search.dtypes import Float32s
+from silo.search.knn.arrays import CodecArrays
+from silo.search.knn.codec import Codec, CodecSettings, Encoded, fit
+from tests.search.faiss_peer import add_encoded, faiss_index
 
 SMALL = CodecSettings(lists=48, code_bytes=8, iterations=4)
 WIDTH = 32
 
 
-def clustered(rows: int, width: int = WIDTH, *, seed: int = 0) -> Floats:
+def clustered(rows: int, width: int = WIDTH, *, seed: int = 0) -> Float32s:
     """A mixture of stretched Gaussians away from the origin; the mixture is the same for every seed."""
     shape = np.random.default_rng(99)
     middles = shape.standard_normal((40, width)) * 3 + 1
@@ -49,7 +50,7 @@ def crowded() -> Codec:
     centroids = 1 + 1e-6 * rng.standard_normal((lists, width))
     centroids[lists // 2 :] = centroids[: lists - lists // 2]
     books = (1e-7 * rng.standard_normal((count, 256, width // count))).astype(np.float32)
-    arrays = Arrays(np.ones(width, np.float32), turn, centroids.astype(np.float32), books)
+    arrays = CodecArrays(np.ones(width, np.float32), turn, centroids.astype(np.float32), books)
     return Codec(CodecSettings(lists=lists, code_bytes=count), arrays, samples=0)
 
 
@@ -65,7 +66,7 @@ def picked(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(encoded.lists[rows], encoded.codes[rows])
 
 
-def error_of(codec: Codec, keys: Floats) -> float:
+def error_of(codec: Codec, keys: Float32s) -> float:
     return float(np.square(codec.decode(codec.encode(keys)) - keys).sum() / np.square(keys - keys.mean(0)).sum())
 
 
@@ -119,6 +120,24 @@ print(Codec.learn(clustered(4000), SMALL).fingerprint)
 """
 
 
+_IMPORTS = """
+import sys
+from pathlib import Path
+import numpy as np
+from silo.search.knn.codec import Codec
+codec = Codec.open(Path(sys.argv[1]))
+assert not {"numba", "faiss"} & set(sys.modules), "opening"
+from silo.search.knn.index import KeyRows, KnnIndex
+key = np.zeros((1, codec.width), dtype=np.float32)
+lists, codes = codec.quantise(key)
+offsets = (np.arange(codec.settings.lists + 1) > lists[0]).astype(np.uint32)
+nearest = KnnIndex(codec, [KeyRows(offsets, codes, np.zeros(1, dtype=np.uint32))]).search(key, 1, probes=1)
+assert nearest.buckets.tolist() == [[0]]
+assert "faiss" not in sys.modules, "searching"
+print("fine")
+"""
+
+
 def run(script: str, *arguments: str, threads: int) -> str:
     from_root = Path(__file__).parent.parent.parent
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -126,6 +145,11 @@ def run(script: str, *arguments: str, threads: int) -> str:
     command = [sys.executable, "-c", script, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=from_root)
     return result.stdout.strip()
+
+
+def test_opening_a_codec_imports_no_numba_and_searching_no_faiss(codec: Codec, tmp_path: Path) -> None:
+    codec.save(tmp_path / "codec")
+    assert run(_IMPORTS, str(tmp_path / "codec"), threads=1) == "fine"
 
 
 def test_threads_of_the_matrix_library_change_nothing(crowded: Codec, tmp_path: Path) -> None:
@@ -286,7 +310,7 @@ def test_no_rows_are_fine(codec: Codec) -> None:
     assert (none.lists.shape, none.codes.shape) == ((0,), (0, SMALL.code_bytes))
     assert (none.lists.dtype.name, none.codes.dtype.name) == ("int32", "uint8")
     assert codec.decode(none).shape == (0, WIDTH)
-    add_encoded(codec.faiss_index(), none, np.empty(0, dtype=np.int64))
+    add_encoded(faiss_index(codec), none, np.empty(0, dtype=np.int64))
 
 
 def test_half_precision_keys_and_strided_views_are_read(codec: Codec) -> None:
@@ -374,8 +398,8 @@ def test_a_half_written_codec_is_replaced_and_never_opened(codec: Codec, tmp_pat
 # faiss
 
 
-def filled(codec: Codec, keys: Floats, *, precompute: bool = True) -> faiss.IndexPreTransform:
-    index = codec.faiss_index(precompute=precompute)
+def filled(codec: Codec, keys: Float32s, *, precompute: bool = True) -> faiss.IndexPreTransform:
+    index = faiss_index(codec, precompute=precompute)
     add_encoded(index, codec.encode(keys[:700]), np.arange(700) * 3)
     add_encoded(index, codec.encode(keys[700:]), np.arange(700, len(keys)) * 3)
     return index

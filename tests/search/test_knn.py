@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.search.knn.codec import Codec, CodecSettings, Encoded, add_encoded
-from silo.search.knn.index import Found, KeyRows, RowSearch, SearchTables
-from silo.search.knn.learn import Arrays
-from silo.search.knn.quantise import Codes, Floats
+from silo.search.dtypes import Float32s, UInt8s
+from silo.search.knn.arrays import CodecArrays
+from silo.search.knn.codec import Codec, CodecSettings, Encoded
+from silo.search.knn.index import KeyRows, KnnIndex, NearestRows, SearchTables
+from tests.search.faiss_peer import add_encoded, faiss_index
 
 Bools = NDArray[np.bool_]
 
@@ -39,7 +40,7 @@ def made(
     centroids = np.tile(rng.standard_normal((-(-lists // repeats), width)) * spread, (repeats, 1))[:lists]
     books = np.tile(rng.standard_normal((code_bytes, 256 // repeats, width // code_bytes)) * detail, (1, repeats, 1))
     mean = rng.standard_normal(width).astype(np.float32)
-    arrays = Arrays(mean, turn, centroids.astype(np.float32), books.astype(np.float32))
+    arrays = CodecArrays(mean, turn, centroids.astype(np.float32), books.astype(np.float32))
     return Codec(CodecSettings(lists=lists, code_bytes=code_bytes), arrays, samples=0)
 
 
@@ -60,7 +61,7 @@ class Rows:
     """Rows before they are cut into buckets."""
 
     lists: NDArray[np.int32]
-    codes: Codes
+    codes: UInt8s
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -89,29 +90,29 @@ def buckets(codec: Codec, rows: Rows, cuts: Sequence[int], keep: Bools | None = 
     return [bucket(codec, rows, kept, first, last) for first, last in pairwise(edges)]
 
 
-def bitmaps(keep: Bools, cuts: Sequence[int]) -> list[Codes]:
+def bitmaps(keep: Bools, cuts: Sequence[int]) -> list[UInt8s]:
     return [np.packbits(part, bitorder="little") for part in np.split(keep, sorted(cuts))]
 
 
-def queries(codec: Codec, count: int, *, seed: int = 0) -> Floats:
+def queries(codec: Codec, count: int, *, seed: int = 0) -> Float32s:
     rng = np.random.default_rng(seed)
     near = codec.arrays.centroids[rng.integers(codec.settings.lists, size=count)] @ codec.arrays.matrix
     noise = rng.standard_normal((count, codec.width)) * codec.arrays.centroids.std() * 0.5
-    keys: Floats = (near + codec.arrays.mean + noise).astype(np.float32)
+    keys: Float32s = (near + codec.arrays.mean + noise).astype(np.float32)
     return keys
 
 
-def same(left: Found, right: Found) -> bool:
+def same(left: NearestRows, right: NearestRows) -> bool:
     return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in ("buckets", "places", "distances"))
 
 
-def numbers(found: Found, cuts: Sequence[int]) -> NDArray[np.int64]:
+def numbers(found: NearestRows, cuts: Sequence[int]) -> NDArray[np.int64]:
     """Row numbers before the cut into buckets, -1 for none."""
     firsts = np.array([0, *sorted(cuts)])
     return np.where(found.buckets < 0, -1, firsts[found.buckets] + found.places.astype(np.int64))
 
 
-def true_distances(codec: Codec, rows: Rows, keys: Floats) -> NDArray[np.float64]:
+def true_distances(codec: Codec, rows: Rows, keys: Float32s) -> NDArray[np.float64]:
     """[keys, rows] in double precision."""
     parts = codec.arrays.codebooks[np.arange(codec.settings.code_bytes), rows.codes].reshape(len(rows), -1)
     points = codec.arrays.centroids[rows.lists].astype(np.float64) + parts
@@ -120,7 +121,7 @@ def true_distances(codec: Codec, rows: Rows, keys: Floats) -> NDArray[np.float64
     return distances
 
 
-def probed(codec: Codec, rows: Rows, key: Floats, probes: int, wanted: int) -> NDArray[np.int64]:
+def probed(codec: Codec, rows: Rows, key: Float32s, probes: int, wanted: int) -> NDArray[np.int64]:
     """The rows of the lists that the rule says are read, by plain arithmetic."""
     gaps = codec.transform(key[None]).astype(np.float64) - codec.arrays.centroids
     read = np.zeros(codec.settings.lists, dtype=bool)
@@ -139,7 +140,7 @@ def probed(codec: Codec, rows: Rows, key: Floats, probes: int, wanted: int) -> N
 def test_rows_and_distances_are_those_of_plain_arithmetic(name: str, probes: int, rows_wanted: int) -> None:
     codec = CODECS[name]
     rows, keys, cuts, k = drawn(codec, 3000), queries(codec, 20), [500, 1100], 50
-    found = RowSearch(codec, buckets(codec, rows, cuts)).search(keys, k, probes=probes, rows_wanted=rows_wanted)
+    found = KnnIndex(codec, buckets(codec, rows, cuts)).search(keys, k, probes=probes, rows_wanted=rows_wanted)
     truth, places = true_distances(codec, rows, keys), numbers(found, cuts)
     for at, key in enumerate(keys):
         candidates = probed(codec, rows, key, probes, max(k, rows_wanted))
@@ -153,7 +154,7 @@ def test_rows_and_distances_are_those_of_plain_arithmetic(name: str, probes: int
 @every_codec
 def test_results_are_sorted_by_distance_bucket_and_place(codec: Codec) -> None:
     rows, cuts = drawn(codec, 4000, codewords=2), [1000, 1000, 2500]
-    found = RowSearch(codec, buckets(codec, rows, cuts)).search(queries(codec, 9), 700, probes=5)
+    found = KnnIndex(codec, buckets(codec, rows, cuts)).search(queries(codec, 9), 700, probes=5)
     places = numbers(found, cuts)
     for at in range(len(places)):
         assert np.array_equal(np.lexsort((places[at], found.distances[at])), np.arange(700))
@@ -165,8 +166,8 @@ def test_of_equal_rows_those_of_the_first_buckets_and_places_stay(codec: Codec, 
     """More equal rows than the search holds at a time, from several lists."""
     rows, cuts = drawn(codec, 30_000, codewords=1), [10, 9000, 20_000]
     keys = queries(codec, 3)
-    found = RowSearch(codec, buckets(codec, rows, cuts)).search(keys, k, probes=codec.settings.lists)
-    whole = RowSearch(codec, buckets(codec, rows, [])).search(keys, 30_000, probes=codec.settings.lists)
+    found = KnnIndex(codec, buckets(codec, rows, cuts)).search(keys, k, probes=codec.settings.lists)
+    whole = KnnIndex(codec, buckets(codec, rows, [])).search(keys, 30_000, probes=codec.settings.lists)
     assert np.array_equal(numbers(found, cuts), numbers(whole, [])[:, :k])
     for distances, places in zip(whole.distances, whole.places.astype(np.int64), strict=True):
         assert np.array_equal(np.lexsort((places, distances)), np.arange(30_000))
@@ -175,7 +176,7 @@ def test_of_equal_rows_those_of_the_first_buckets_and_places_stay(codec: Codec, 
 def test_the_largest_k_and_more_rows_than_the_pool() -> None:
     codec = CODECS["plain"]
     rows = drawn(codec, 150_000)
-    found = RowSearch(codec, buckets(codec, rows, [70_000])).search(queries(codec, 1), 32_768, probes=40)
+    found = KnnIndex(codec, buckets(codec, rows, [70_000])).search(queries(codec, 1), 32_768, probes=40)
     best = np.sort(true_distances(codec, rows, queries(codec, 1))[0])[:32_768]
     np.testing.assert_allclose(found.distances[0], best, rtol=1e-5)
     assert len(np.unique(numbers(found, [70_000])[0])) == 32_768
@@ -184,23 +185,23 @@ def test_the_largest_k_and_more_rows_than_the_pool() -> None:
 @every_codec
 def test_missing_neighbours_are_marked(codec: Codec) -> None:
     rows = drawn(codec, 5)
-    found = RowSearch(codec, buckets(codec, rows, [0, 2, 5])).search(queries(codec, 4), 8, probes=1)
+    found = KnnIndex(codec, buckets(codec, rows, [0, 2, 5])).search(queries(codec, 4), 8, probes=1)
     assert (found.buckets[:, 5:] == -1).all()
     assert np.isinf(found.distances[:, 5:]).all()
     assert np.array_equal(np.sort(numbers(found, [0, 2, 5])[:, :5], axis=1), np.tile(np.arange(5), (4, 1)))
-    nothing = RowSearch(codec, []).search(queries(codec, 2), 3, probes=2)
+    nothing = KnnIndex(codec, []).search(queries(codec, 2), 3, probes=2)
     assert (nothing.buckets == -1).all()
-    assert RowSearch(codec, []).search(queries(codec, 0), 3, probes=2).places.shape == (0, 3)
+    assert KnnIndex(codec, []).search(queries(codec, 0), 3, probes=2).places.shape == (0, 3)
 
 
 def test_faiss_finds_the_same_rows() -> None:
     codec = CODECS["wide"]
     rows, keys = drawn(codec, 20_000), queries(codec, 50)
-    index = codec.faiss_index()
+    index = faiss_index(codec)
     add_encoded(index, Encoded(rows.lists, rows.codes), np.arange(len(rows), dtype=np.int64))
     faiss.extract_index_ivf(index).nprobe = 12
     distances, places = index.search(keys, 200)
-    found = RowSearch(codec, buckets(codec, rows, [4000])).search(keys, 200, probes=12)
+    found = KnnIndex(codec, buckets(codec, rows, [4000])).search(keys, 200, probes=12)
     np.testing.assert_allclose(found.distances, distances, rtol=1e-4)
     agreeing = [np.isin(mine, theirs).mean() for mine, theirs in zip(numbers(found, [4000]), places, strict=True)]
     assert np.mean(agreeing) > 0.999
@@ -236,7 +237,7 @@ def test_a_bitmap_equals_buckets_without_the_other_rows(
     rows, keys = drawn(codec, count, seed=seed, codewords=codewords), queries(codec, 4, seed=seed)
     keep = np.random.default_rng(seed).random(count) < share
     cuts = [min(cut, count) for cut in cuts]
-    whole = RowSearch(codec, buckets(codec, rows, cuts))
+    whole = KnnIndex(codec, buckets(codec, rows, cuts))
     masked = whole.search(keys, k, probes=probes, rows_wanted=rows_wanted, allowed=bitmaps(keep, cuts))
     without = whole.with_buckets(buckets(codec, rows, cuts, keep))
     assert same(masked, without.search(keys, k, probes=probes, rows_wanted=rows_wanted))
@@ -251,7 +252,7 @@ def test_probing_goes_on_until_enough_allowed_rows_were_seen() -> None:
     codec = CODECS["wide"]
     rows, keys = drawn(codec, 6000), queries(codec, 10)
     keep = np.random.default_rng(1).random(6000) < 0.05
-    found = RowSearch(codec, buckets(codec, rows, [3000])).search(keys, 100, probes=1, allowed=bitmaps(keep, [3000]))
+    found = KnnIndex(codec, buckets(codec, rows, [3000])).search(keys, 100, probes=1, allowed=bitmaps(keep, [3000]))
     assert (found.buckets >= 0).all()
 
 
@@ -260,7 +261,7 @@ def test_a_bitmap_for_some_buckets_only() -> None:
     rows, keys, cuts = drawn(codec, 900), queries(codec, 5), [300, 600]
     keep = np.ones(900, dtype=bool)
     keep[300:600:2] = False
-    search = RowSearch(codec, buckets(codec, rows, cuts))
+    search = KnnIndex(codec, buckets(codec, rows, cuts))
     some = search.search(keys, 40, probes=4, allowed=[None, bitmaps(keep, cuts)[1], None])
     assert same(some, search.search(keys, 40, probes=4, allowed=bitmaps(keep, cuts)))
 
@@ -271,11 +272,11 @@ def test_a_bitmap_for_some_buckets_only() -> None:
 @every_codec
 def test_batch_order_mates_and_threads_change_nothing(codec: Codec) -> None:
     rows, keys = drawn(codec, 3000, codewords=5), queries(codec, 101)
-    search = RowSearch(codec, buckets(codec, rows, [1000, 1800]))
+    search = KnnIndex(codec, buckets(codec, rows, [1000, 1800]))
     whole = search.search(keys, 60, probes=4, threads=1)
     order = np.random.default_rng(0).permutation(len(keys))
     shuffled = search.search(keys[order], 60, probes=4, threads=3)
-    assert same(shuffled, Found(whole.buckets[order], whole.places[order], whole.distances[order]))
+    assert same(shuffled, NearestRows(whole.buckets[order], whole.places[order], whole.distances[order]))
     for size in (1, 2, 3, 7, 50):
         parts = [search.search(keys[at : at + size], 60, probes=4) for at in range(0, len(keys), size)]
         assert np.array_equal(np.concatenate([part.places for part in parts]), whole.places)
@@ -284,7 +285,7 @@ def test_batch_order_mates_and_threads_change_nothing(codec: Codec) -> None:
 
 def test_one_search_serves_many_threads() -> None:
     codec = CODECS["wide"]
-    search = RowSearch(codec, buckets(codec, drawn(codec, 5000), [2000]))
+    search = KnnIndex(codec, buckets(codec, drawn(codec, 5000), [2000]))
     keys = queries(codec, 64)
     whole = search.search(keys, 100, probes=6)
     with ThreadPoolExecutor(8) as pool:
@@ -295,7 +296,7 @@ def test_one_search_serves_many_threads() -> None:
 
 def test_a_small_k_after_a_large_one() -> None:
     codec = CODECS["plain"]
-    search = RowSearch(codec, buckets(codec, drawn(codec, 9000), []))
+    search = KnnIndex(codec, buckets(codec, drawn(codec, 9000), []))
     first = search.search(queries(codec, 3), 20, probes=9)
     search.search(queries(codec, 3), 5000, probes=9)
     assert same(search.search(queries(codec, 3), 20, probes=9), first)
@@ -308,10 +309,10 @@ def test_a_bucket_added_or_taken_away_gives_a_fresh_search() -> None:
     codec = CODECS["odd"]
     rows, keys = drawn(codec, 2000), queries(codec, 6)
     parts = buckets(codec, rows, [400, 900, 1500])
-    search = RowSearch(codec, parts[:3])
+    search = KnnIndex(codec, parts[:3])
     for some in (parts, parts[1:3], parts[::-1], []):
         search = search.with_buckets(some)
-        fresh = RowSearch(SearchTables.of(codec), some)
+        fresh = KnnIndex(SearchTables(codec), some)
         assert same(search.search(keys, 30, probes=3), fresh.search(keys, 30, probes=3))
         assert len(search) == sum(map(len, some))
 
@@ -324,9 +325,7 @@ def test_arrays_may_be_read_only_and_lie_at_any_address() -> None:
     memory.setflags(write=False)
     moved = KeyRows(rows.offsets, memory[3:].reshape(rows.codes.shape), rows.places)
     keys = queries(codec, 5)
-    assert same(
-        RowSearch(codec, [moved]).search(keys, 20, probes=3), RowSearch(codec, [rows]).search(keys, 20, probes=3)
-    )
+    assert same(KnnIndex(codec, [moved]).search(keys, 20, probes=3), KnnIndex(codec, [rows]).search(keys, 20, probes=3))
 
 
 # Wrong input is refused
@@ -348,7 +347,7 @@ def test_rows_that_do_not_fit_the_codec_are_refused() -> None:
     ]
     for rows in wrong:
         with pytest.raises(SiloError) as caught:
-            RowSearch(codec, [rows])
+            KnnIndex(codec, [rows])
         assert caught.value.code == "store-damaged"
 
 
@@ -356,9 +355,9 @@ def test_rows_that_do_not_fit_the_codec_are_refused() -> None:
     ("k", "probes", "allowed"),
     [(0, 1, None), (40_000, 1, None), (1, 0, None), (1, 1, []), (1, 1, [np.zeros(3, np.uint8)])],
 )
-def test_senseless_questions_are_refused(k: int, probes: int, allowed: list[Codes | None] | None) -> None:
+def test_senseless_questions_are_refused(k: int, probes: int, allowed: list[UInt8s | None] | None) -> None:
     codec = CODECS["plain"]
-    search = RowSearch(codec, buckets(codec, drawn(codec, 50), []))
+    search = KnnIndex(codec, buckets(codec, drawn(codec, 50), []))
     with pytest.raises(SiloError) as caught:
         search.search(queries(codec, 1), k, probes=probes, allowed=allowed)
     assert caught.value.code == "recipe-value"
@@ -368,4 +367,4 @@ def test_keys_of_another_width_are_refused() -> None:
     codec = CODECS["plain"]
     for keys in (np.zeros((1, 31), np.float32), np.zeros(32, np.float32), np.full((1, 32), np.nan, np.float32)):
         with pytest.raises(SiloError):
-            RowSearch(codec, []).search(keys, 1, probes=1)
+            KnnIndex(codec, []).search(keys, 1, probes=1)

@@ -8,24 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from silo.search.dtypes import Float32s
 from silo.search.knn.kernel import (
     DIGITS,
     ListTables,
-    ceiling_of,
-    list_scratch,
-    list_tables,
+    bound_lists,
+    find_ceiling,
+    lay_out_lists,
+    make_list_scratch,
     order_lists,
     sort_pairs,
-    start_lists,
 )
-from silo.search.knn.quantise import Floats
 
 
-def ordered(tables: ListTables, query: Floats, count: int) -> NDArray[np.int64]:
+def ordered(tables: ListTables, query: Float32s, count: int) -> NDArray[np.int64]:
     lists = len(tables.centroids)
-    work, spare, keys = list_scratch(lists), np.empty(lists, np.int64), np.empty((2, lists), np.uint64)
-    slips = start_lists(query, tables, work)
-    order_lists(query, tables, slips, count, work, spare, keys, np.empty(DIGITS, np.int64))
+    work, spare, keys = make_list_scratch(lists), np.empty(lists, np.int64), np.empty((2, lists), np.uint64)
+    errors = bound_lists(query, tables, work)
+    order_lists(query, tables, errors, count, work, spare, keys, np.empty(DIGITS, np.int64))
     return work.order[:count].copy()
 
 
@@ -36,7 +36,7 @@ def test_a_few_lists_are_the_first_of_all(lists: int, width: int, shift: float) 
     scales = rng.random(width) ** 3
     centroids = (rng.standard_normal((lists, width)) * scales + shift).astype(np.float32)
     centroids[lists // 2 :: 3] = centroids[: len(centroids[lists // 2 :: 3])]
-    tables = list_tables(centroids)
+    tables = lay_out_lists(centroids)
     for query in (rng.standard_normal((40, width)) * scales + shift).astype(np.float32):
         every = ordered(tables, query, lists)
         assert np.array_equal(np.sort(every), np.arange(lists))
@@ -57,7 +57,7 @@ def test_pairs_are_sorted_and_a_ceiling_holds(values: list[float], data: st.Data
     count = data.draw(st.integers(1, len(floats)))
     most = data.draw(st.integers(count, len(floats)))
     digits = np.empty(DIGITS, dtype=np.int64)
-    ceiling = ceiling_of(floats, count, most, digits)
+    ceiling = find_ceiling(floats, count, most, digits)
     below = int((floats <= ceiling).sum())
     assert below >= count
     assert below <= most or (ceiling == np.sort(floats)[count - 1] and (floats < ceiling).sum() < count)

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.search.dtypes import UInt8s, UInt32s
 from silo.search.ngram.index import (
-    Allowed,
-    Bitmap,
+    AllowedSuffixes,
     Continuations,
-    Followers,
     Match,
-    Suffixes,
-    SuffixSearch,
+    NextTokens,
+    NgramIndex,
     Tokens,
     suffix_array,
 )
@@ -58,10 +57,10 @@ class World:
     allowed: list[list[bool]]
     text: list[int]
 
-    def search(self, *, rebuilt: bool = False) -> SuffixSearch:
-        return SuffixSearch([(tokens, suffix_array(tokens)) for tokens in self.arrays(rebuilt=rebuilt)], self.begin)
+    def search(self, *, rebuilt: bool = False) -> NgramIndex:
+        return NgramIndex([(tokens, suffix_array(tokens)) for tokens in self.arrays(rebuilt=rebuilt)], self.begin)
 
-    def limited(self) -> tuple[SuffixSearch, Allowed]:
+    def limited(self) -> tuple[NgramIndex, AllowedSuffixes]:
         search = self.search()
         return search, search.allow(self.bitmaps())
 
@@ -78,7 +77,7 @@ class World:
             for bucket, allowed in zip(self.buckets, self.allowed, strict=True)
         ]
 
-    def bitmaps(self) -> list[Bitmap | None]:
+    def bitmaps(self) -> list[UInt8s | None]:
         """None for a bucket that is allowed whole."""
         return [
             None if all(allowed) else pack([good for d, good in zip(bucket, allowed, strict=True) for _ in (0, *d)])
@@ -110,7 +109,7 @@ def array(values: list[int], kind: Literal["uint16", "uint32"]) -> Tokens:
     return np.array(values, dtype=np.uint16) if kind == "uint16" else np.array(values, dtype=np.uint32)
 
 
-def pack(bits: Sequence[bool]) -> Bitmap:
+def pack(bits: Sequence[bool]) -> UInt8s:
     return np.packbits(np.array(bits, dtype=bool), bitorder="little")
 
 
@@ -209,8 +208,8 @@ def test_a_bitmap_answers_like_buckets_that_never_held_the_others(world: World, 
         pattern = world.text[-size:]
         assert plain(masked.followers(pattern, allowed=allowed)) == plain(rebuilt.followers(pattern))
         sizes, weights = range(len(pattern) + 1), [0.1 + size for size in range(len(pattern) + 1)]
-        mine = weighed(masked.holders(pattern, sizes, weights, world.table(), allowed=allowed))
-        theirs = weighed(rebuilt.holders(pattern, sizes, weights, world.table(rebuilt=True)))
+        mine = weighed(masked.weigh_documents(pattern, sizes, weights, world.table(), allowed=allowed))
+        theirs = weighed(rebuilt.weigh_documents(pattern, sizes, weights, world.table(rebuilt=True)))
         assert {world.kept_number(row): weight for row, weight in mine.items()} == theirs
 
 
@@ -252,7 +251,7 @@ def followed(documents: list[Document], context: list[int]) -> Counter[int]:
     return Counter(documents[number][after - 1] for number, after in ends if after <= len(documents[number]))
 
 
-def plain(answer: Followers) -> dict[int, int]:
+def plain(answer: NextTokens) -> dict[int, int]:
     assert [str(values.dtype) for values in (answer.tokens, answer.counts)] == ["uint32", "int64"]
     counts = dict(zip(answer.tokens.tolist(), answer.counts.tolist(), strict=True))
     assert list(counts) == sorted(counts)
@@ -274,7 +273,7 @@ def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size
     search, allowed = world.limited()
     assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
     held = Counter(number for number, _ in occurrences(documents, pattern)) if inside else {}
-    found = weighed(search.holders(pattern, [len(pattern)], [1.0], world.table(), allowed=allowed))
+    found = weighed(search.weigh_documents(pattern, [len(pattern)], [1.0], world.table(), allowed=allowed))
     assert {world.kept_number(row): weight for row, weight in found.items()} == held
 
 
@@ -309,15 +308,15 @@ def zipfian(tokens: int, *, seed: int) -> NDArray[np.uint16]:
 
 
 @pytest.fixture(scope="module")
-def large() -> list[tuple[Tokens, Suffixes]]:
+def large() -> list[tuple[Tokens, UInt32s]]:
     return [(tokens, suffix_array(tokens)) for tokens in (zipfian(40_000, seed=seed) for seed in range(3))]
 
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_levels_say_row_by_row_what_followers_and_longest_say(
-    large: list[tuple[Tokens, Suffixes]], limited: bool
+    large: list[tuple[Tokens, UInt32s]], limited: bool
 ) -> None:
-    search = SuffixSearch(large, 0)
+    search = NgramIndex(large, 0)
     allowed = search.allow([even_documents(tokens) for tokens, _ in large]) if limited else None
     text = [*zipfian(500, seed=9).tolist(), *large[1][0][1000:1100].tolist()]
     orders, start = (1, 2, 4), 40
@@ -336,9 +335,9 @@ def test_levels_say_row_by_row_what_followers_and_longest_say(
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("pattern", [[1], [1, 1], [2, 1], [1, 1, 1], [40], [600, 1]])
 def test_frequent_suffixes_are_counted_whole(
-    large: list[tuple[Tokens, Suffixes]], pattern: list[int], limited: bool
+    large: list[tuple[Tokens, UInt32s]], pattern: list[int], limited: bool
 ) -> None:
-    search = SuffixSearch(large, 0)
+    search = NgramIndex(large, 0)
     allowed = search.allow([even_documents(tokens) for tokens, _ in large]) if limited else None
     answer, followers = search.continuations([0, *pattern], allowed=allowed), search.followers(pattern, allowed=allowed)
     counts, ends, nexts, lasts = Counter[int](), 0, list[tuple[int, int]](), list[tuple[int, int]]()
@@ -363,16 +362,16 @@ def test_frequent_suffixes_are_counted_whole(
     )
     table = TokenTable([(tokens, first) for (tokens, _), first in zip(large, firsts, strict=True)])
     for _ in range(2):
-        assert weighed(search.holders(pattern, [len(pattern)], [0.5], table, allowed=allowed)) == {
+        assert weighed(search.weigh_documents(pattern, [len(pattern)], [0.5], table, allowed=allowed)) == {
             row: count / 2 for row, count in sorted(held.items())
         }
 
 
-def even_documents(tokens: Tokens) -> Bitmap:
+def even_documents(tokens: Tokens) -> UInt8s:
     return np.packbits(np.cumsum(tokens == 0) % 2 == 0, bitorder="little")
 
 
-def test_read_only_memory_maps_are_searched_in_place(large: list[tuple[Tokens, Suffixes]], tmp_path: Path) -> None:
+def test_read_only_memory_maps_are_searched_in_place(large: list[tuple[Tokens, UInt32s]], tmp_path: Path) -> None:
     mapped = []
     for number, bucket in enumerate(large):
         for name, array in zip(("tokens", "suffixes"), bucket, strict=True):
@@ -381,12 +380,12 @@ def test_read_only_memory_maps_are_searched_in_place(large: list[tuple[Tokens, S
         mapped.append((np.load(paths[0], mmap_mode="r"), np.load(paths[1], mmap_mode="r")))
     prefix = large[1][0][1000:1050]
     prefix.setflags(write=False)
-    ours, theirs = SuffixSearch(mapped, 0).continuations(prefix), SuffixSearch(large, 0).continuations(prefix)
+    ours, theirs = NgramIndex(mapped, 0).continuations(prefix), NgramIndex(large, 0).continuations(prefix)
     assert (ours.length, ours.total, ours.counts.tolist()) == (theirs.length, theirs.total, theirs.counts.tolist())
 
 
-def test_threads_get_the_same_answers(large: list[tuple[Tokens, Suffixes]]) -> None:
-    search = SuffixSearch(large, 0)
+def test_threads_get_the_same_answers(large: list[tuple[Tokens, UInt32s]]) -> None:
+    search = NgramIndex(large, 0)
     text = zipfian(3000, seed=9)
     prefixes = [text[max(0, end - 20) : end] for end in range(1, 3000, 10)]
 
@@ -402,7 +401,7 @@ def test_threads_get_the_same_answers(large: list[tuple[Tokens, Suffixes]]) -> N
 def test_a_copied_stretch_is_found_in_full_length() -> None:
     tokens = zipfian(5000, seed=4)
     tokens[1:] = np.maximum(tokens[1:], 1)
-    search = SuffixSearch([(tokens, suffix_array(tokens))], 0)
+    search = NgramIndex([(tokens, suffix_array(tokens))], 0)
     assert search.longest_match(tokens[100:1400]) == Match(1000, 0, 400)
     assert search.longest_match(tokens[100:1400], longest=5000) == Match(1300, 0, 100)
     levels = search.levels(tokens[100:1400], orders=(2,), longest=300)
@@ -413,13 +412,13 @@ def test_a_copied_stretch_is_found_in_full_length() -> None:
 def test_nothing_is_found_in_nothing() -> None:
     nothing = np.empty(0, dtype=np.uint16)
     for buckets in ([], [(nothing, suffix_array(nothing))]):
-        search = SuffixSearch(buckets, 0)
+        search = NgramIndex(buckets, 0)
         assert search.continuations([1, 2]).length == search.continuations([]).length == 0
         assert search.longest_match([1]) == Match(0, -1, -1)
         assert (
             search.longest([1])
             == search.followers([1]).total
-            == len(search.holders([1], [1], [1.0], TokenTable([]))[0])
+            == len(search.weigh_documents([1], [1], [1.0], TokenTable([]))[0])
             == 0
         )
         assert search.levels([1, 2], orders=(1,)).totals.tolist() == [[0, 0], [0, 0]]
@@ -439,16 +438,16 @@ def test_arrays_that_would_be_misread_are_refused() -> None:
     ]
     for bucket in wrong:
         with pytest.raises(SiloError):
-            SuffixSearch([bucket], 0)
+            NgramIndex([bucket], 0)
     with pytest.raises(SiloError):
-        SuffixSearch([(tokens, suffixes), (tokens.astype(np.uint32), suffixes)], 0)
-    search = SuffixSearch([(tokens, suffixes)], 0)
+        NgramIndex([(tokens, suffixes), (tokens.astype(np.uint32), suffixes)], 0)
+    search = NgramIndex([(tokens, suffixes)], 0)
     bitmaps: list[Any] = [[], [None, None], [np.empty(0, dtype=np.uint8)], [np.ones(3, dtype=bool)]]
     for allowed in bitmaps:
         with pytest.raises(SiloError):
             search.allow(allowed)
     with pytest.raises(SiloError, match="another search"):
-        search.followers([1], allowed=SuffixSearch([(tokens, suffixes)], 0).allow([None]))
+        search.followers([1], allowed=NgramIndex([(tokens, suffixes)], 0).allow([None]))
     with pytest.raises(SiloError):
         search.levels([1, 2], 3, orders=(1,))
     for orders in ((), (0, 1), (2, 1), (1, 1)):

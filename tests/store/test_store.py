@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.records import Document
-from silo.search.knn.index import Found, RowSearch
+from silo.search.knn.index import KnnIndex, NearestRows
 from silo.store.bucket import MAGIC, Bucket
 from silo.store.erasure.receipt import check_receipt, proves, read_receipt
 from silo.store.erasure.residue import Traces, scan
@@ -222,13 +222,13 @@ def test_a_broken_token_search_is_refused_before_it_answers(store: Store, monkey
     store.search(_keys(TEXTS[0])[:2], 2)
     assert store.recall is not None
     assert store.recall > 0.5
-    whole = RowSearch.search
+    whole = KnnIndex.search
 
-    def careless(self: RowSearch, *given: Any, **more: Any) -> Found:
+    def careless(self: KnnIndex, *given: Any, **more: Any) -> NearestRows:
         found = whole(self, *given, **more)
-        return replace(found, distances=found.distances * np.float32(1.1))
+        return found._replace(distances=found.distances * np.float32(1.1))
 
-    monkeypatch.setattr(RowSearch, "search", careless)
+    monkeypatch.setattr(KnnIndex, "search", careless)
     with pytest.raises(SiloError, match="search-unfit"):
         Store.open(store.root).search(_keys(TEXTS[0])[:2], 2)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
-from silo.inference.retrieval import NextTokens, Retriever, reading
+from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
 from silo.lm.decoder import Decoder, DecoderOutput
 from silo.lm.model import LanguageModel
@@ -41,7 +41,7 @@ class Prediction:
     weights: Floats
     neighbours: Neighbours | None
     neighbour_weights: Floats | None
-    levels: tuple[NextTokens, ...]
+    levels: tuple[NgramLevel, ...]
     level_weights: tuple[float, ...]
     context: tuple[InContext, ...]
 
@@ -151,7 +151,7 @@ class Reader:
         shares = [item.weight for item in context]
         lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
-        levels: tuple[NextTokens, ...] = ()
+        levels: tuple[NgramLevel, ...] = ()
         neighbours: Neighbours | None = None
         if retriever is not None and "ngram" in predictor.method:
             levels = tuple(retriever.next_tokens(prefix))
@@ -202,7 +202,7 @@ def _average(outputs: Sequence[DecoderOutput], shares: Sequence[float]) -> Float
     return mean
 
 
-def _features(peak: float, neighbours: Neighbours | None, levels: Sequence[NextTokens]) -> Features:
+def _features(peak: float, neighbours: Neighbours | None, levels: Sequence[NgramLevel]) -> Features:
     """Of one position."""
     totals = np.zeros((1, len(ORDERS) + 1), dtype=np.int64)
     for level in levels:

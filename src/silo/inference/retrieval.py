@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NextTokens:
+class NgramLevel:
     """The tokens that follow a context of some length, with their counts."""
 
     length: int
@@ -69,14 +69,14 @@ class Retriever:
         totals, hits = np.sum([part.totals for part in parts], axis=0), np.sum([part.hits for part in parts], axis=0)
         return Levels(lengths, totals, hits)
 
-    def next_tokens(self, prefix: NDArray[Any]) -> list[NextTokens]:
+    def next_tokens(self, prefix: NDArray[Any]) -> list[NgramLevel]:
         """What follows the prefix's last tokens, for every order that occurs and the longest match, short to long."""
         longest = max(self.views[at].longest(prefix, self.policy) for at in self._with("ngram"))
         lengths = [order for order in ORDERS if order <= longest]
         lengths += [longest] if longest > ORDERS[-1] else []
         return [self.next_tokens_after(prefix[len(prefix) - length :]) for length in lengths]
 
-    def next_tokens_after(self, context: NDArray[Any]) -> NextTokens:
+    def next_tokens_after(self, context: NDArray[Any]) -> NgramLevel:
         """What follows exactly these tokens."""
         parts = [self.views[at].followers(context, self.policy) for at in self._with("ngram")]
         tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
@@ -84,7 +84,7 @@ class Retriever:
         if len(parts) > 1:
             tokens, where = np.unique(tokens, return_inverse=True)
             counts = np.bincount(where, weights=counts, minlength=len(tokens)).astype(np.int64)
-        return NextTokens(len(context), tokens, counts, sum(part.total for part in parts))
+        return NgramLevel(len(context), tokens, counts, sum(part.total for part in parts))
 
     def holders(
         self, store: int, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]

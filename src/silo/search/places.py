@@ -12,20 +12,21 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-_SHIFT = 8
-Numbers = NDArray[np.int64]
-Weights = NDArray[np.float64]
-Documents = tuple[Numbers, Numbers, NDArray[np.int32], int]
+from silo.search.dtypes import Float64s, Int32s, Int64s, UInt32s
+
+HINT_SHIFT = 8
+"""log2 of the places between two hints: a look-up then passes over a document or two, and a hint costs 1/64 byte."""
+DocumentTable = tuple[Int64s, Int64s, Int32s, int]
 """Where the places of each bucket begin among all, where each document does, which one is at every 2^n-th, and n."""
 
 
-class Tally(NamedTuple):
+class DocumentCounters(NamedTuple):
     """Room to count by document: zeros, which are left so, and two lists of documents to be written over."""
 
-    counts: NDArray[np.int32]
-    sums: Weights
-    here: NDArray[np.int32]
-    held: NDArray[np.int32]
+    counts: Int32s
+    sums: Float64s
+    at_this_size: Int32s
+    at_any_size: Int32s
 
 
 class TokenTable:
@@ -36,32 +37,32 @@ class TokenTable:
         self._tokens = np.concatenate([tokens for tokens, _ in buckets] or [np.empty(0, dtype=np.uint16)])
         starts = [first.astype(np.int64) + base for (_, first), base in zip(buckets, bases, strict=False)]
         firsts = np.concatenate([*starts, bases[-1:]])
-        hints = np.searchsorted(firsts, np.arange(0, int(bases[-1]) + 1, 1 << _SHIFT), side="right") - 1
-        self.documents: Documents = bases, firsts, hints.astype(np.int32), _SHIFT
-        self._idle: list[Tally] = []
+        hints = np.searchsorted(firsts, np.arange(0, int(bases[-1]) + 1, 1 << HINT_SHIFT), side="right") - 1
+        self.documents: DocumentTable = bases, firsts, hints.astype(np.int32), HINT_SHIFT
+        self._idle: list[DocumentCounters] = []
 
-    def look_up(self, buckets: NDArray[np.int32], places: NDArray[np.uint32]) -> tuple[Numbers, Numbers, Numbers]:
+    def look_up(self, buckets: Int32s, places: UInt32s) -> tuple[Int64s, Int64s, Int64s]:
         """Numbers of documents (-1 for bucket -1), positions within them, and tokens; in the shape given."""
-        found = np.empty((3, buckets.size), dtype=np.int64)
-        _look_up(buckets.ravel(), places.ravel(), self.documents, self._tokens, found)
-        rows, positions, values = found.reshape(3, *buckets.shape)
+        out = np.empty((3, buckets.size), dtype=np.int64)
+        _look_up(buckets.ravel(), places.ravel(), self.documents, self._tokens, out)
+        rows, positions, values = out.reshape(3, *buckets.shape)
         return rows, positions, values
 
     @contextmanager
-    def tally(self) -> Iterator[Tally]:
+    def counters(self) -> Iterator[DocumentCounters]:
         """Room to count in, for one thread at a time."""
         try:
             room = self._idle.pop()
         except IndexError:
             size = len(self.documents[1]) - 1
-            counts, here, held = np.zeros((3, size), dtype=np.int32)
-            room = Tally(counts, np.zeros(size), here, held)
+            counts, *lists = np.zeros((3, size), dtype=np.int32)
+            room = DocumentCounters(counts, np.zeros(size), *lists)
         yield room
         self._idle.append(room)
 
 
 @numba.njit(cache=True, nogil=True)
-def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Any, out: Numbers) -> None:
+def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Any, out: Int64s) -> None:
     bases, firsts, hints, shift = documents
     for at in range(len(buckets)):
         if buckets[at] < 0:

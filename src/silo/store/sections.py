@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.search.bm25.words import PassageArrays, build, cut
+from silo.search.bm25.passages import PassageArrays, build, cut
+from silo.search.dtypes import UInt32s
 from silo.search.knn.index import KeyRows
-from silo.search.ngram.index import Suffixes, Tokens, suffix_array
+from silo.search.ngram.index import Tokens, suffix_array
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.manifest import StoreConfig
 from silo.text.tokenizer import Tokenizer
@@ -71,7 +72,7 @@ def key_rows(bucket: Bucket) -> KeyRows:
     return bucket.derive(KeyRows, *(bucket.sections[name] for name in ("lists", "codes", "places")))
 
 
-def suffix_text(bucket: Bucket) -> tuple[Tokens, Suffixes]:
+def suffix_text(bucket: Bucket) -> tuple[Tokens, UInt32s]:
     """What the suffix search reads."""
     return bucket.tokens, bucket.sections["suffixes"]
 

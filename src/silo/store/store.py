@@ -263,7 +263,7 @@ class Store:
         assert self.codec is not None
         with self._guard:
             if self._tables is None:
-                self._tables = SearchTables.of(self.codec)
+                self._tables = SearchTables(self.codec)
             return self._tables
 
     def self_test(self) -> dict[str, float]:

@@ -17,11 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from silo.files import SharedLock
 from silo.records import Document
-from silo.search.bm25.index import Allowed as AllowedPassages
-from silo.search.bm25.index import PassageSearch
-from silo.search.knn.index import RowSearch, SearchTables
-from silo.search.ngram.index import Allowed as AllowedSuffixes
-from silo.search.ngram.index import Followers, Ids, Levels, Match, SuffixSearch
+from silo.search.bm25.index import AllowedPassages, Bm25Index
+from silo.search.knn.index import KnnIndex, SearchTables
+from silo.search.ngram.index import AllowedSuffixes, Ids, Levels, Match, NextTokens, NgramIndex
 from silo.search.places import TokenTable
 from silo.store.bucket import Bucket
 from silo.store.facts import FactTable
@@ -153,9 +151,9 @@ class View:
         self.lock = SharedLock(paths.reader_lock(generation.fingerprint))
         self._guard = Lock()
         self._policies: dict[Policy, _AllowedDocuments] = {}
-        self._followers: dict[tuple[Policy, bytes], Followers] = {}
+        self._followers: dict[tuple[Policy, bytes], NextTokens] = {}
         known = before._rows if before else None
-        self._rows: RowSearch | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
+        self._rows: KnnIndex | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
         self._starts = np.cumsum([0, *map(len, buckets)])
 
     def close(self) -> None:
@@ -228,11 +226,11 @@ class View:
         """The ids of all documents; rows of answers are numbers in it."""
         return np.concatenate([np.empty(0, dtype="V16"), *(bucket.index["id"] for bucket in self.buckets)])
 
-    def row_search(self, tables: SearchTables) -> RowSearch:
+    def row_search(self, tables: SearchTables) -> KnnIndex:
         """The token search; `tables` are those of the store's codec."""
         with self._guard:
             if self._rows is None:
-                self._rows = RowSearch(tables, [key_rows(bucket) for bucket in self.buckets])
+                self._rows = KnnIndex(tables, [key_rows(bucket) for bucket in self.buckets])
             return self._rows
 
     @cached_property
@@ -240,12 +238,12 @@ class View:
         return TokenTable([(bucket.tokens, bucket.index["first"]) for bucket in self.buckets])
 
     @cached_property
-    def _suffixes(self) -> SuffixSearch:
-        return SuffixSearch([suffix_text(bucket) for bucket in self.buckets], self.generation.config.begin)
+    def _suffixes(self) -> NgramIndex:
+        return NgramIndex([suffix_text(bucket) for bucket in self.buckets], self.generation.config.begin)
 
     @cached_property
-    def _passages(self) -> PassageSearch:
-        return PassageSearch([passage_arrays(bucket) for bucket in self.buckets])
+    def _passages(self) -> Bm25Index:
+        return Bm25Index([passage_arrays(bucket) for bucket in self.buckets])
 
     def search(
         self,
@@ -285,7 +283,7 @@ class View:
         """What allowed documents hold before each of `ids[start:]`, for contexts of several lengths."""
         return self._suffixes.levels(ids, start, orders=orders, allowed=self._allowed_suffixes(policy))
 
-    def followers(self, context: Ids, policy: Policy = EVERYTHING) -> Followers:
+    def followers(self, context: Ids, policy: Policy = EVERYTHING) -> NextTokens:
         """What follows all of a context in allowed documents; read-only.
 
         Frequent ones are remembered: they are short and asked for all the time.
@@ -313,7 +311,7 @@ class View:
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0.
         """
         allowed = self._allowed_suffixes(policy)
-        return self._suffixes.holders(ids, sizes, weights, self._token_table, allowed=allowed)
+        return self._suffixes.weigh_documents(ids, sizes, weights, self._token_table, allowed=allowed)
 
     def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
         allowed = self.allowed(policy)

@@ -16,77 +16,75 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.search.bm25.kernel import TINY, Doubles, Floats, Postings, place_postings, search_passages
-from silo.search.bm25.words import PassageArrays, Rows, Terms
+from silo.search.bm25.kernel import TINY, Postings, place_postings, search_passages
+from silo.search.bm25.passages import PassageArrays
+from silo.search.dtypes import Bools, Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
 
-Mask = NDArray[np.bool_]
-
-_DENSE = 16
+_DENSE_SHARE = 16
 """A word that stands in one of so many passages has a row with a count for every passage, not a list."""
 _WINDOW = 4096
 """Passages estimated at a time: their float32 sums fit the first-level cache. It has no say in the result."""
-_FEW = 48
+_MOST_SINGLE = 48
 """At most so many passages of a window are finished one by one, more are finished row by row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class PassageHits:
     """The best passages, best first; equal scores in order of bucket and passage."""
 
-    buckets: NDArray[np.int32]
-    passages: Rows
-    scores: Doubles
+    buckets: Int32s
+    passages: UInt32s
+    scores: Float64s
 
     def __len__(self) -> int:
         return len(self.scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Allowed:
-    """The passages a search may return and count, and their statistics; made once per policy by `PassageSearch.allow`.
+class AllowedPassages:
+    """The passages a search may return and count, and their statistics; made once per policy by `Bm25Index.allow`.
 
     The norm of any other passage is infinite. Document frequencies are counted when a query first asks and then kept.
     """
 
     passages: int
     words: int
-    _norms: Floats
-    _frequencies: NDArray[np.int32]
+    _norms: Float32s
+    _frequencies: Int32s
     _formula: tuple[float, float, float]
     _index: Postings
 
 
-class PassageSearch:
+class Bm25Index:
     """Search over the passages of many buckets; may be used from several threads."""
 
     def __init__(self, buckets: Sequence[PassageArrays], *, k1: float = 0.9, b: float = 0.4) -> None:
         if not (0 <= k1 <= 1000 and 0 <= b <= 1):
             raise SiloError("recipe-value", f"k1 is {k1} and b is {b}, not 0 to 1,000 and 0 to 1")
         self._k1, self._b = float(k1), float(b)
-        self._index = _merged(buckets)
+        self._index = _merge_postings(buckets)
         self._all = self.allow([None] * len(buckets))
 
     def __len__(self) -> int:
         return len(self._index.lengths)
 
-    def allow(self, masks: Sequence[Mask | None]) -> Allowed:
+    def allow(self, masks: Sequence[Bools | None]) -> AllowedPassages:
         """One mask per bucket: True for each passage that may be returned and counted, None for all of them."""
         lengths, sizes = self._index.lengths, np.diff(self._index.offsets)
         if len(masks) != len(sizes):
             raise ValueError(f"{len(masks)} masks for {len(sizes)} buckets: give one mask per bucket")
-        each = [_whole(mask, size) for mask, size in zip(masks, sizes, strict=True)]
+        each = [_check_mask(mask, size) for mask, size in zip(masks, sizes, strict=True)]
         mask = np.concatenate([np.empty(0, dtype=np.bool_), *each])
         passages, words = int(mask.sum()), int(lengths[mask].sum(dtype=np.int64))
         average = max(1, words) / max(1, passages)
         norms = self._k1 * (1.0 - self._b + self._b * (lengths / average))
         bounded = np.where(mask, np.maximum(norms.astype(np.float32), TINY), np.float32(np.inf))
         frequencies = np.full(len(self._index.terms), -1, dtype=np.int32)
-        return Allowed(passages, words, bounded, frequencies, (self._k1, self._b, average), self._index)
+        return AllowedPassages(passages, words, bounded, frequencies, (self._k1, self._b, average), self._index)
 
-    def search(self, query: Terms, k: int, *, allowed: Allowed | None = None) -> Found:
+    def search(self, query: UInt64s, k: int, *, allowed: AllowedPassages | None = None) -> PassageHits:
         """The best `k` passages with a score above 0; a word the query repeats counts as often."""
         chosen = allowed or self._all
         if chosen._index is not self._index:
@@ -96,10 +94,10 @@ class PassageSearch:
         words = np.array(query, dtype=np.uint64)
         words.sort()
         statistics = chosen._norms, chosen._frequencies, chosen.passages, chosen._formula
-        return Found(*search_passages(words, k, tuple(self._index), statistics, _WINDOW, _FEW))
+        return PassageHits(*search_passages(words, k, tuple(self._index), statistics, _WINDOW, _MOST_SINGLE))
 
 
-def _whole(mask: Mask | None, size: int) -> Mask:
+def _check_mask(mask: Bools | None, size: int) -> Bools:
     if mask is None:
         return np.ones(size, dtype=np.bool_)
     if mask.dtype != np.bool_ or mask.shape != (size,):
@@ -107,7 +105,7 @@ def _whole(mask: Mask | None, size: int) -> Mask:
     return mask
 
 
-def _merged(buckets: Sequence[PassageArrays]) -> Postings:
+def _merge_postings(buckets: Sequence[PassageArrays]) -> Postings:
     """Bring the postings of all buckets together by term."""
     every = np.concatenate([np.empty(0, dtype=np.uint64), *(bucket.terms for bucket in buckets)])
     terms, numbers = np.unique(every, return_inverse=True)
@@ -115,7 +113,7 @@ def _merged(buckets: Sequence[PassageArrays]) -> Postings:
     frequencies = np.zeros(len(terms), dtype=np.int64)
     for bucket, owner in zip(buckets, owners, strict=False):
         frequencies[owner] += np.diff(bucket.starts)
-    index = _room(terms, frequencies, buckets)
+    index = _lay_out(terms, frequencies, buckets)
     ends = index.starts[:-1].copy()
     for bucket, owner, offset in zip(buckets, owners, index.offsets, strict=False):
         numbers, counts = bucket.passages.astype(np.int64) + offset, bucket.counts.astype(index.counts.dtype)
@@ -123,10 +121,10 @@ def _merged(buckets: Sequence[PassageArrays]) -> Postings:
     return index
 
 
-def _room(terms: Terms, frequencies: NDArray[np.int64], buckets: Sequence[PassageArrays]) -> Postings:
+def _lay_out(terms: UInt64s, frequencies: Int64s, buckets: Sequence[PassageArrays]) -> Postings:
     """An index whose lists and rows wait to be filled."""
     offsets = np.cumsum([0, *map(len, buckets)], dtype=np.int64)
-    dense = frequencies * _DENSE >= offsets[-1]
+    dense = frequencies * _DENSE_SHARE >= offsets[-1]
     starts = np.cumsum(np.concatenate([[0], np.where(dense, 0, frequencies)]), dtype=np.int64)
     kind = np.result_type(np.uint8, *(bucket.counts.dtype for bucket in buckets))
     bits = max(1, len(terms).bit_length())

@@ -14,15 +14,24 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.search.bm25.words import Rows, Small, Terms
+from silo.search.dtypes import Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s, Unsigned
 
 Integers = NDArray[np.signedinteger[Any]]
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
+"""int32 or int64."""
 
 _BLOCK = 32
-"""Passages looked at together when the few that matter are picked out of a window."""
+"""Passages looked at together when the few that matter are picked out of a window: a block's sums are compared in a
+few instructions, and most blocks have none."""
+_ROWS_PER_LOOK = 3
+"""Rows added before it is counted again how many passages can still reach the floor: counting is not free either."""
+_ULPS = 2.0**-22
+"""Four times the unit roundoff of float32: see `_find_candidates`."""
+_SPARE_TERMS = 16
+"""Roundings of an estimate besides one for each term: those of weights, norms and the last sums, and then some."""
 TINY = np.float32(1e-30)
+"""A norm or sum of 0 becomes this: a count of 0 over a norm of 0 would be no number, and a sum must be above 0."""
+_TINY_NORM = 1e-300
+"""The same in double precision; far below any norm that counts."""
 
 
 class Postings(NamedTuple):
@@ -33,32 +42,32 @@ class Postings(NamedTuple):
     `passages` and `counts`, and -1 in `rows`. Bucket i starts at passage `offsets[i]`.
     """
 
-    terms: Terms
-    slots: NDArray[np.int32]
+    terms: UInt64s
+    slots: Int32s
     shift: np.uint64
-    rows: NDArray[np.int32]
-    table: Small
-    starts: NDArray[np.int64]
-    passages: Rows
-    counts: Small
-    lengths: Rows
-    offsets: NDArray[np.int64]
+    rows: Int32s
+    table: Unsigned
+    starts: Int64s
+    passages: UInt32s
+    counts: Unsigned
+    lengths: UInt32s
+    offsets: Int64s
 
 
-class _Plan(NamedTuple):
+class _QueryPlan(NamedTuple):
     """What is left of a query's lists, and its rows, heaviest first; those from i on add less than `rests[i]`."""
 
     at: Integers
     ends: Integers
-    weights: Floats
+    weights: Float32s
     rows: Integers
-    heavy: Floats
-    rests: Floats
+    heavy: Float32s
+    rests: Float32s
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def place_postings(
-    owners: Integers, starts: Integers, passages: Integers, counts: Small, ends: Integers, arrays: tuple[Any, ...]
+    owners: Integers, starts: Integers, passages: Integers, counts: Unsigned, ends: Integers, arrays: tuple[Any, ...]
 ) -> None:
     """Add one bucket's postings behind those of the buckets before it."""
     index = Postings(*arrays)
@@ -74,7 +83,7 @@ def place_postings(
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _frequency(term: int, index: Postings, norms: Floats) -> int:
+def _count_allowed(term: int, index: Postings, norms: Float32s) -> int:
     """How many allowed passages hold the term."""
     count = 0
     if index.rows[term] >= 0:
@@ -87,12 +96,12 @@ def _frequency(term: int, index: Postings, norms: Floats) -> int:
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _weigh(
-    query: Terms, index: Postings, norms: Floats, frequencies: Integers, passages: int
-) -> tuple[Integers, Doubles]:
+def _weigh_terms(
+    query: UInt64s, index: Postings, norms: Float32s, frequencies: Integers, passages: int
+) -> tuple[Integers, Float64s]:
     """The terms of a sorted query that allowed passages hold, ascending, and repeats times idf of each."""
-    found, weights = np.empty(len(query), dtype=np.int64), np.empty(len(query), dtype=np.float64)
-    made, at = 0, 0
+    numbers, weights = np.empty(len(query), dtype=np.int64), np.empty(len(query), dtype=np.float64)
+    filled, at = 0, 0
     while at < len(query):
         word, first = query[at], at
         while at < len(query) and query[at] == word:
@@ -102,28 +111,28 @@ def _weigh(
             if index.terms[term] != word:
                 continue
             if frequencies[term] < 0:
-                frequencies[term] = _frequency(term, index, norms)
+                frequencies[term] = _count_allowed(term, index, norms)
             if frequencies[term] > 0:
                 df = frequencies[term]
-                found[made] = term
-                weights[made] = (at - first) * np.log(1.0 + (passages - df + 0.5) / (df + 0.5))
-                made += 1
-    return found[:made], weights[:made]
+                numbers[filled] = term
+                weights[filled] = (at - first) * np.log(1.0 + (passages - df + 0.5) / (df + 0.5))
+                filled += 1
+    return numbers[:filled], weights[:filled]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _planned(terms: Integers, weights: Doubles, index: Postings) -> _Plan:
+def _make_plan(terms: Integers, weights: Float64s, index: Postings) -> _QueryPlan:
     """The list of a frequent term is empty."""
     rows, narrow = index.rows[terms], weights.astype(np.float32)
     dense = np.flatnonzero(rows >= 0)
     dense = dense[np.argsort(-narrow[dense])]
     heavy = narrow[dense]
     rests = np.append(np.cumsum(heavy[::-1])[::-1], np.float32(0))
-    return _Plan(index.starts[terms], index.starts[terms + 1], narrow, rows[dense], heavy, rests)
+    return _QueryPlan(index.starts[terms], index.starts[terms + 1], narrow, rows[dense], heavy, rests)
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add_lists(sums: Floats, first: int, plan: _Plan, index: Postings, norms: Floats) -> None:
+def _add_lists(sums: Float32s, first: int, plan: _QueryPlan, index: Postings, norms: Float32s) -> None:
     """Add what the lists say about one window, and move `at` behind it; unsigned places save a comparison with 0."""
     offset, stop = np.uint32(first), np.uint32(first + len(sums))
     for number in range(len(plan.at)):
@@ -137,14 +146,14 @@ def _add_lists(sums: Floats, first: int, plan: _Plan, index: Postings, norms: Fl
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add_row(sums: Floats, row: Small, norms: Floats, weight: np.float32) -> None:
+def _add_row(sums: Float32s, row: Unsigned, norms: Float32s, weight: np.float32) -> None:
     for at in range(len(sums)):
         count = np.float32(row[at])
         sums[at] += weight * (count / (count + norms[at]))
 
 
 @numba.njit(nogil=True, error_model="numpy", inline="always")
-def _reaching(sums: Floats, first: int, end: int, floor: np.float32) -> np.int32:
+def _count_reaching(sums: Float32s, first: int, end: int, floor: np.float32) -> np.int32:
     """How many sums from `first` to `end` are at least the floor; inlined, for blocks are small."""
     count = np.int32(0)
     for at in range(first, end):
@@ -154,19 +163,19 @@ def _reaching(sums: Floats, first: int, end: int, floor: np.float32) -> np.int32
 
 @numba.njit(nogil=True, error_model="numpy")
 def _add_rows(
-    sums: Floats, first: int, plan: _Plan, index: Postings, norms: Floats, floor: np.float32, few: int
+    sums: Float32s, first: int, plan: _QueryPlan, index: Postings, norms: Float32s, floor: np.float32, few: int
 ) -> int:
     """Add rows to a window until the others can bring few passages to the floor; say how many were added."""
     for number in range(len(plan.rows)):
         left = floor - plan.rests[number]
-        if number % 3 == 0 and left > 0 and _reaching(sums, 0, len(sums), left) <= few:
+        if number % _ROWS_PER_LOOK == 0 and left > 0 and _count_reaching(sums, 0, len(sums), left) <= few:
             return number
         _add_row(sums, index.table[plan.rows[number], first : first + len(sums)], norms, plan.heavy[number])
     return len(plan.rows)
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _rest(plan: _Plan, first: int, passage: int, norm: np.float32, index: Postings) -> np.float32:
+def _estimate_rest(plan: _QueryPlan, first: int, passage: int, norm: np.float32, index: Postings) -> np.float32:
     """What the rows from the first on add to one passage."""
     total = np.float32(0)
     for number in range(first, len(plan.rows)):
@@ -176,7 +185,7 @@ def _rest(plan: _Plan, first: int, passage: int, norm: np.float32, index: Postin
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _replace_least(heap: Floats, value: np.float32) -> None:
+def _replace_least(heap: Float32s, value: np.float32) -> None:
     """Put a larger value in the place of the least, which comes first."""
     at, child = 0, 1
     while child < len(heap):
@@ -190,19 +199,19 @@ def _replace_least(heap: Floats, value: np.float32) -> None:
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _candidates(
-    terms: Integers, weights: Doubles, k: int, index: Postings, norms: Floats, window: int, few: int
+def _find_candidates(
+    terms: Integers, weights: Float64s, k: int, index: Postings, norms: Float32s, window: int, few: int
 ) -> Integers:
     """All passages, ascending, that may be among the best k, and few others.
 
     An estimate is a float32 sum of n positive products; it is off by less than a factor of 1 +- (n + 8) u, u = 2^-24,
     and `slack` is 4 (n + 16) u. What is below the k-th largest estimate by more than that cannot be among the best.
     """
-    slack = (len(terms) + 16) * 2.0**-22
-    plan = _planned(terms, weights, index)
+    slack = (len(terms) + _SPARE_TERMS) * _ULPS
+    plan = _make_plan(terms, weights, index)
     sums, best = np.empty(window, dtype=np.float32), np.zeros(min(k, len(norms)), dtype=np.float32)
-    kept, estimates = np.empty(len(norms), dtype=np.int64), np.empty(len(norms), dtype=np.float32)
-    made, floor = 0, np.float32(0)
+    passages, estimates = np.empty(len(norms), dtype=np.int64), np.empty(len(norms), dtype=np.float32)
+    filled, floor = 0, np.float32(0)
     for first in range(0, len(norms), window):
         some = norms[first : first + window]
         here = sums[: len(some)]
@@ -212,24 +221,24 @@ def _candidates(
         least = max(floor - plan.rests[added], TINY)
         for start in range(0, len(here), _BLOCK):
             end = min(start + _BLOCK, len(here))
-            if _reaching(here, start, end, least) == 0:
+            if _count_reaching(here, start, end, least) == 0:
                 continue
             for place in range(start, end):
                 if here[place] < least:
                     continue
-                estimate = here[place] + _rest(plan, added, first + place, some[place], index)
+                estimate = here[place] + _estimate_rest(plan, added, first + place, some[place], index)
                 if estimate >= floor:
-                    kept[made], estimates[made] = first + place, estimate
-                    made += 1
+                    passages[filled], estimates[filled] = first + place, estimate
+                    filled += 1
                 if estimate > best[0]:
                     _replace_least(best, estimate)
                     floor = np.float32(best[0] * (1.0 - slack))
                     least = max(floor - plan.rests[added], TINY)
-    return kept[:made][estimates[:made] >= floor]
+    return passages[:filled][estimates[:filled] >= floor]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _count(term: int, passage: int, index: Postings) -> np.int64:
+def _find_count(term: int, passage: int, index: Postings) -> np.int64:
     """How often the term stands in the passage; the halving has no branch that could be guessed wrong."""
     if index.rows[term] >= 0:
         return np.int64(index.table[index.rows[term], passage])
@@ -242,30 +251,30 @@ def _count(term: int, passage: int, index: Postings) -> np.int64:
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _scores(
-    numbers: Integers, terms: Integers, weights: Doubles, index: Postings, formula: tuple[float, float, float]
-) -> Doubles:
+def _score(
+    numbers: Integers, terms: Integers, weights: Float64s, index: Postings, formula: tuple[float, float, float]
+) -> Float64s:
     """The scores of some passages, term by term; norms are above 0 so that a count of 0 adds 0 also where k1 is 0."""
     k1, b, average = formula
     scores = np.zeros(len(numbers), dtype=np.float64)
-    norms = np.maximum(k1 * (1.0 - b + b * (index.lengths[numbers] / average)), 1e-300)
+    norms = np.maximum(k1 * (1.0 - b + b * (index.lengths[numbers] / average)), _TINY_NORM)
     for place in range(len(terms)):
         for number in range(len(numbers)):
-            count = _count(terms[place], numbers[number], index)
+            count = _find_count(terms[place], numbers[number], index)
             scores[number] += weights[place] * (count / (count + norms[number]))
     return scores
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def search_passages(
-    query: Terms, k: int, arrays: tuple[Any, ...], statistics: tuple[Any, ...], window: int, few: int
-) -> tuple[Integers, Rows, Doubles]:
+    query: UInt64s, k: int, arrays: tuple[Any, ...], statistics: tuple[Any, ...], window: int, few: int
+) -> tuple[Integers, UInt32s, Float64s]:
     """Bucket, passage and score of the best k; candidates ascend, and a stable sort leaves equals in that order."""
     index = Postings(*arrays)  # a plain tuple reaches compiled code in half the time
     norms, frequencies, passages, formula = statistics
-    terms, weights = _weigh(query, index, norms, frequencies, passages)
-    numbers = _candidates(terms, weights, k, index, norms, window, few)
-    scores = _scores(numbers, terms, weights, index, formula)
+    terms, weights = _weigh_terms(query, index, norms, frequencies, passages)
+    numbers = _find_candidates(terms, weights, k, index, norms, window, few)
+    scores = _score(numbers, terms, weights, index, formula)
     order = np.argsort(-scores, kind="mergesort")[:k]
     best = numbers[order]
     buckets = np.searchsorted(index.offsets, best, side="right") - 1

@@ -14,12 +14,12 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import faiss
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from silo.errors import SiloError
 from silo.files import (
@@ -33,15 +33,20 @@ from silo.files import (
     write_manifest,
 )
 from silo.progress import Advance
-from silo.search.knn.learn import Arrays, Rotation, learn_arrays
-from silo.search.knn.quantise import CODEWORDS, Codes, Floats, Lists, Multiply, Tables, quantise, rotate, tables
+from silo.search.dtypes import Float32s, Int32s, Multiply, UInt8s
+from silo.search.knn.arrays import CODEWORDS, CodecArrays
+
+if TYPE_CHECKING:
+    from silo.search.knn.quantise import QuantiserTables
 
 FORMAT = "silo-codec-1"
+Rotation = Literal["none", "pca", "opq"]
 SAMPLES_PER_LIST = 39
 """Fewer samples per centroid than this and the centroids follow single samples (the bound faiss warns at)."""
 
 _ARRAYS = ("mean", "matrix", "centroids", "codebooks")
 _LARGEST = 1e15
+"""No key has larger entries: squared distances between such keys still fit float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ class Fit:
 class Encoded:
     """Quantised keys, row by row: the list (int32) and the code (uint8 [rows, code bytes])."""
 
-    lists: Lists
-    codes: Codes
+    lists: Int32s
+    codes: UInt8s
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -99,27 +104,27 @@ def fit(settings: CodecSettings, samples: int) -> Fit:
     return Fit(replace(settings, lists=bearable), note)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Codec:
     """Learned once, then read only; two codecs with one fingerprint give the same codes."""
 
     settings: CodecSettings
-    arrays: Arrays
+    arrays: CodecArrays
     samples: int
     note: str = ""
     fingerprint: str = field(init=False)
-    _tables: Tables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
             getattr(self.arrays, name).setflags(write=False)
         object.__setattr__(self, "fingerprint", _fingerprint(self.settings, self.arrays))
-        object.__setattr__(self, "_tables", tables(*(getattr(self.arrays, name) for name in _ARRAYS)))
 
     @classmethod
     def learn(cls, keys: ArrayLike, settings: CodecSettings, *, advance: Advance = lambda *_: None) -> Self:
         """Learn from sample keys [rows, width]; the settings are first fitted to the number of samples."""
-        samples = _checked(keys)
+        from silo.search.knn.learn import learn_arrays  # faiss: only learning needs it
+
+        samples = _check_keys(keys)
         fitted = fit(settings, len(samples))
         chosen = fitted.settings
         dimensions = chosen.dimensions or samples.shape[1]
@@ -137,6 +142,13 @@ class Codec:
         )
         return cls(chosen, arrays, len(samples), fitted.note)
 
+    @cached_property
+    def _tables(self) -> QuantiserTables:
+        """The arrays laid out for the loops; numba is imported when the first key is quantised, not to open a codec."""
+        from silo.search.knn.quantise import lay_out
+
+        return lay_out(*(getattr(self.arrays, name) for name in _ARRAYS))
+
     @property
     def width(self) -> int:
         """Dimensions of a key."""
@@ -147,27 +159,31 @@ class Codec:
         """Dimensions after the rotation, padding included."""
         return int(self.arrays.matrix.shape[0])
 
-    def transform(self, keys: ArrayLike) -> Floats:
+    def transform(self, keys: ArrayLike) -> Float32s:
         """Keys in rotated space [rows, rotated width]; distances are kept, save for dropped dimensions."""
-        return rotate(_checked(keys, self.width), self._tables)
+        from silo.search.knn.quantise import rotate
+
+        return rotate(_check_keys(keys, self.width), self._tables)
 
     def encode(self, keys: ArrayLike) -> Encoded:
         """Quantise keys [rows, width]; each row's result is the same in any batch, order and thread."""
         return Encoded(*self.quantise(keys))
 
-    def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
-        """Lists and codes of keys, as in `encode`, with any matrix product of float32."""
+    def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
+        """Int32s and codes of keys, as in `encode`, with any matrix product of float32."""
+        from silo.search.knn.quantise import quantise
+
         return quantise(self.transform(keys), self._tables, multiply)
 
-    def reconstruct(self, encoded: Encoded) -> Floats:
+    def reconstruct(self, encoded: Encoded) -> Float32s:
         """What the codes stand for, in rotated space: asymmetric distances are distances to these rows."""
         parts = self.arrays.codebooks[np.arange(self.settings.code_bytes), encoded.codes]
-        rows: Floats = self.arrays.centroids[encoded.lists] + parts.reshape(len(encoded), self.rotated_width)
+        rows: Float32s = self.arrays.centroids[encoded.lists] + parts.reshape(len(encoded), self.rotated_width)
         return rows
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: Encoded) -> Float32s:
         """What the codes stand for, as keys [rows, width]; the last bits may depend on the batch."""
-        keys: Floats = np.matmul(self.reconstruct(encoded), self.arrays.matrix, dtype=np.float32) + self.arrays.mean
+        keys: Float32s = np.matmul(self.reconstruct(encoded), self.arrays.matrix, dtype=np.float32) + self.arrays.mean
         return keys
 
     def save(self, path: Path) -> None:
@@ -189,7 +205,7 @@ class Codec:
         """Read a directory that `save` wrote; any changed byte is the error `codec-invalid`."""
         content = _manifest(path)
         try:
-            arrays = Arrays(**{name: _read(path / f"{name}.npy", content["files"]) for name in _ARRAYS})
+            arrays = CodecArrays(**{name: _read(path / f"{name}.npy", content["files"]) for name in _ARRAYS})
             codec = cls(CodecSettings(**content["settings"]), arrays, content["samples"], content["note"])
             _require_shapes(codec)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -198,45 +214,13 @@ class Codec:
             raise SiloError("codec-invalid", f"{path} does not match its fingerprint")
         return codec
 
-    def faiss_index(self, *, precompute: bool = True) -> faiss.IndexPreTransform:
-        """An empty index with exactly this codec's rotation, centroids and codebooks; fill it with `add_encoded`.
-
-        `precompute` spends lists x code bytes x 1 KiB of memory on faster search.
-        """
-        arrays, settings = self.arrays, self.settings
-        turn = faiss.LinearTransform(self.width, self.rotated_width, True)
-        faiss.copy_array_to_vector(arrays.matrix.ravel(), turn.A)
-        faiss.copy_array_to_vector(-(arrays.matrix @ arrays.mean), turn.b)
-        turn.is_trained = True
-        coarse = faiss.IndexFlatL2(self.rotated_width)
-        coarse.add(arrays.centroids)
-        inner = faiss.IndexIVFPQ(coarse, self.rotated_width, settings.lists, settings.code_bytes, 8)
-        faiss.copy_array_to_vector(arrays.codebooks.ravel(), inner.pq.centroids)
-        inner.is_trained = True
-        inner.use_precomputed_table = 0 if precompute else -1
-        inner.precompute_table()
-        return faiss.IndexPreTransform(turn, inner)
-
-
-def add_encoded(index: faiss.IndexPreTransform, encoded: Encoded, ids: NDArray[np.int64]) -> None:
-    """Put codes under their ids into an index made by `Codec.faiss_index`, list by list; nothing is quantised again."""
-    inner = faiss.extract_index_ivf(index)
-    assert inner.invlists is not None
-    order = np.argsort(encoded.lists, kind="stable")
-    numbers, starts = np.unique(encoded.lists[order], return_index=True)
-    for number, rows in zip(numbers, np.split(order, starts[1:]), strict=False):
-        some, codes = np.ascontiguousarray(ids[rows]), np.ascontiguousarray(encoded.codes[rows])
-        inner.invlists.add_entries(int(number), len(rows), faiss.swig_ptr(some), faiss.swig_ptr(codes))
-    inner.ntotal += len(encoded)
-    index.ntotal += len(encoded)
-
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise SiloError("recipe-value", message)
 
 
-def _checked(keys: ArrayLike, width: int = 0) -> Floats:
+def _check_keys(keys: ArrayLike, width: int = 0) -> Float32s:
     """Keys as float32 [rows, width] in C order; NaN, infinite and absurdly large values are refused."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(keys, dtype=np.float32)
@@ -251,16 +235,16 @@ def _checked(keys: ArrayLike, width: int = 0) -> Floats:
 _WRONG_KEYS = "the keys do not come from the model this codec was made for"
 
 
-def _fingerprint(settings: CodecSettings, arrays: Arrays) -> str:
+def _fingerprint(settings: CodecSettings, arrays: CodecArrays) -> str:
     """SHA-256 over the settings and the shape and bytes of every array."""
     content: dict[str, Any] = {"format": FORMAT, "settings": asdict(settings)}
     for name in _ARRAYS:
-        array: Floats = getattr(arrays, name)
+        array: Float32s = getattr(arrays, name)
         content[name] = [list(array.shape), hashlib.sha256(array.astype("<f4").tobytes()).hexdigest()]
     return fingerprint(content)
 
 
-def _write(path: Path, array: Floats) -> str:
+def _write(path: Path, array: Float32s) -> str:
     """Write one array durably and return its SHA-256."""
     stream = io.BytesIO()
     np.save(stream, np.ascontiguousarray(array, dtype="<f4"), allow_pickle=False)
@@ -269,7 +253,7 @@ def _write(path: Path, array: Floats) -> str:
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def _read(path: Path, files: Mapping[str, str]) -> Floats:
+def _read(path: Path, files: Mapping[str, str]) -> Float32s:
     """Read one array whose bytes have the recorded SHA-256."""
     try:
         data = path.read_bytes()

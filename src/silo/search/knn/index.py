@@ -11,82 +11,82 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silo.errors import SiloError
+from silo.search.dtypes import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from silo.search.knn.codec import Codec
-from silo.search.knn.kernel import (
-    Numbers,
-    RowTables,
-    Scratch,
-    Words,
-    list_tables,
-    row_terms,
-    scratch,
-    search_rows,
-)
-from silo.search.knn.quantise import Codes, Floats
+from silo.search.knn.kernel import RowTables, Scratch, compute_terms, lay_out_lists, make_scratch, search_rows
 
 MOST_NEIGHBOURS = 32_768
 """The largest k."""
 
 _QUERIES_PER_THREAD = 8
+"""Fewer queries than this take less time than handing them to a thread."""
 _THREADS = int(vars(numba.config)["NUMBA_NUM_THREADS"])
-_IDLE = 8
+_PARTS_PER_THREAD = 4
+"""Queries differ in cost: with several parts for each thread none waits long for the last."""
+_ROTATED_TOGETHER = 3
+"""Rows that the codec rotates at a time."""
+_MOST_IDLE = 8
+"""Scratch arrays that are kept for the next search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyRows:
     """The rows of one bucket, sorted by list and place; those of list l are `offsets[l]` to `offsets[l + 1]`."""
 
-    offsets: Words  # [lists + 1]
-    codes: Codes  # [rows, code bytes]
-    places: Words  # [rows], which token of the bucket a row stands for
+    offsets: UInt32s  # [lists + 1]
+    codes: UInt8s  # [rows, code bytes]
+    places: UInt32s  # [rows], which token of the bucket a row stands for
 
     def __len__(self) -> int:
         return len(self.places)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Neighbours [keys, k] by distance, bucket and place; bucket -1 and distance inf where none is left."""
+class NearestRows(NamedTuple):
+    """Rows [keys, k] by distance, then bucket and place; bucket -1 and distance inf where none is left."""
 
-    buckets: NDArray[np.int32]
-    places: Words
-    distances: Floats
+    buckets: Int32s
+    places: UInt32s
+    distances: Float32s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SearchTables:
-    """What searching needs of a codec, computed once for any number of buckets."""
+    """What searching needs of a codec, computed once for any number of buckets, when it is first needed."""
 
     codec: Codec
-    lists: tuple[Any, ...]
-    products: Floats
-    _idle: list[tuple[int, Scratch]] = field(default_factory=list, repr=False)
+    _idle: list[tuple[int, Scratch]] = field(default_factory=list, init=False, repr=False)
 
-    @classmethod
-    def of(cls, codec: Codec) -> Self:
-        products = np.ascontiguousarray(-2 * codec.arrays.codebooks.transpose(0, 2, 1))
-        return cls(codec, tuple(list_tables(codec.arrays.centroids)), products)
+    @cached_property
+    def lists(self) -> tuple[Any, ...]:
+        """The fields of `ListTables`."""
+        return tuple(lay_out_lists(self.codec.arrays.centroids))
 
-    def scratch(self, k: int) -> Scratch:
+    @cached_property
+    def products(self) -> Float32s:
+        """The codewords times -2 [code bytes, part, codewords]."""
+        return np.ascontiguousarray(-2 * self.codec.arrays.codebooks.transpose(0, 2, 1))
+
+    def take_scratch(self, k: int) -> Scratch:
         """Room for one thread's search, if possible from an earlier one: fresh memory is slow at first."""
         try:
-            made_for, work = self._idle.pop()
+            reserved_k, scratch = self._idle.pop()
         except IndexError:
-            made_for = 0
+            reserved_k = 0
         settings = self.codec.settings
-        return work if made_for == k else scratch(settings.code_bytes, settings.lists, k)
+        return scratch if reserved_k == k else make_scratch(settings.code_bytes, settings.lists, k)
 
-    def give_back(self, k: int, work: Scratch) -> None:
+    def return_scratch(self, k: int, scratch: Scratch) -> None:
         """Keep a thread's room for the next search."""
-        if len(self._idle) < _IDLE:
-            self._idle.append((k, work))
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append((k, scratch))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,16 +94,16 @@ class _Bucket:
     """Checked rows, the part of their distance that no query changes, and how many places they may name."""
 
     rows: KeyRows
-    terms: Floats
+    terms: Float32s
     places: int
 
 
-class RowSearch:
+class KnnIndex:
     """Searches a list of buckets, which is fixed; `with_buckets` makes the next one when a bucket changes."""
 
     def __init__(self, codec: Codec | SearchTables, buckets: Sequence[KeyRows]) -> None:
-        tables = codec if isinstance(codec, SearchTables) else SearchTables.of(codec)
-        self._set(tables, [_prepared(rows, tables) for rows in buckets])
+        tables = codec if isinstance(codec, SearchTables) else SearchTables(codec)
+        self._set(tables, [_prepare(rows, tables) for rows in buckets])
 
     def _set(self, tables: SearchTables, buckets: list[_Bucket]) -> None:
         self.tables = tables
@@ -112,11 +112,11 @@ class RowSearch:
         self._row_arrays = tuple(self._rows)
         self._all = np.zeros(len(buckets), dtype=np.int64)
 
-    def with_buckets(self, buckets: Sequence[KeyRows]) -> RowSearch:
+    def with_buckets(self, buckets: Sequence[KeyRows]) -> KnnIndex:
         """A search over other buckets; those that are the same objects as before cost nothing."""
-        known = {id(bucket.rows): bucket for bucket in self._buckets}
-        fresh = RowSearch.__new__(RowSearch)
-        fresh._set(self.tables, [known.get(id(rows)) or _prepared(rows, self.tables) for rows in buckets])
+        prepared = {id(bucket.rows): bucket for bucket in self._buckets}
+        fresh = KnnIndex.__new__(KnnIndex)
+        fresh._set(self.tables, [prepared.get(id(rows)) or _prepare(rows, self.tables) for rows in buckets])
         return fresh
 
     def __len__(self) -> int:
@@ -128,10 +128,10 @@ class RowSearch:
         k: int,
         *,
         probes: int,
-        allowed: Sequence[Codes | None] | None = None,
+        allowed: Sequence[UInt8s | None] | None = None,
         rows_wanted: int = 0,
         threads: int = 0,
-    ) -> Found:
+    ) -> NearestRows:
         """The nearest k rows of each key [keys, width] in at least `probes` lists, and in as many more as it takes to
         see `rows_wanted` or k allowed rows.
 
@@ -142,12 +142,12 @@ class RowSearch:
         _require(probes >= 1, f"probes is {probes}, below 1")
         queries = self._rotated(keys)
         shape = (len(queries), k)
-        found = Found(np.empty(shape, np.int32), np.empty(shape, np.uint32), np.empty(shape, np.float32))
+        nearest = NearestRows(np.empty(shape, np.int32), np.empty(shape, np.uint32), np.empty(shape, np.float32))
         bitmaps = self._all if allowed is None else self._bitmaps(allowed)
         wanted = max(rows_wanted, k)
 
         def run(part: slice) -> None:
-            work = self.tables.scratch(k)
+            scratch = self.tables.take_scratch(k)
             search_rows(
                 queries[part],
                 probes,
@@ -156,25 +156,25 @@ class RowSearch:
                 self.tables.products,
                 self._row_arrays,
                 bitmaps,
-                found.buckets[part],
-                found.places[part],
-                found.distances[part],
-                work,
+                nearest.buckets[part],
+                nearest.places[part],
+                nearest.distances[part],
+                scratch,
             )
-            self.tables.give_back(k, work)
+            self.tables.return_scratch(k, scratch)
 
         _run(run, len(queries), threads or _THREADS)
-        return found
+        return nearest
 
-    def _rotated(self, keys: ArrayLike) -> Floats:
+    def _rotated(self, keys: ArrayLike) -> Float32s:
         """Keys in rotated space, filled up to threes: so they are rotated, and padding them costs the codec time."""
         given = np.asarray(keys)
-        missing = -len(given) % 3 if given.ndim == 2 else 0
+        missing = -len(given) % _ROTATED_TOGETHER if given.ndim == 2 else 0
         if not missing:
             return self.tables.codec.transform(given)
         return self.tables.codec.transform(np.concatenate([given, *([given[:1]] * missing)]))[: len(given)]
 
-    def _bitmaps(self, allowed: Sequence[Codes | None]) -> Numbers:
+    def _bitmaps(self, allowed: Sequence[UInt8s | None]) -> Int64s:
         _require(len(allowed) == len(self._buckets), f"{len(allowed)} bitmaps for {len(self._buckets)} buckets")
         addresses = self._all.copy()
         for number, (bitmap, bucket) in enumerate(zip(allowed, self._buckets, strict=True)):
@@ -182,18 +182,18 @@ class RowSearch:
                 continue
             if bitmap.dtype != np.uint8 or bitmap.size * 8 < bucket.places or not bitmap.flags.c_contiguous:
                 raise SiloError("recipe-value", f"bitmap {number} has no bit for each of {bucket.places:,} places")
-            addresses[number] = _address(bitmap)
+            addresses[number] = _address_of(bitmap)
         return addresses
 
 
-def _address(array: NDArray[Any]) -> int:
+def _address_of(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 
 
 def _run(run: Callable[[slice], None], queries: int, threads: int) -> None:
     """Give each thread parts of the queries; a few queries are not worth a thread."""
-    parts = min(threads * 4, queries // _QUERIES_PER_THREAD) if threads > 1 else 1
+    parts = min(threads * _PARTS_PER_THREAD, queries // _QUERIES_PER_THREAD) if threads > 1 else 1
     if parts < 2:
         run(slice(None))
         return
@@ -202,18 +202,24 @@ def _run(run: Callable[[slice], None], queries: int, threads: int) -> None:
         list(pool.map(run, map(slice, cuts[:-1], cuts[1:])))
 
 
-def _prepared(rows: KeyRows, tables: SearchTables) -> _Bucket:
+def _prepare(rows: KeyRows, tables: SearchTables) -> _Bucket:
     """Check a bucket's arrays against the codec, since the loops trust them, and compute its terms."""
     arrays, settings = tables.codec.arrays, tables.codec.settings
-    _sound(rows.offsets.shape == (settings.lists + 1,), "offsets do not fit the codec's lists")
-    _sound(rows.codes.shape == (len(rows.places), settings.code_bytes), "codes do not fit the places and the codec")
-    _sound(rows.places.ndim == 1, "places are not a plain array")
+    _require_sound(rows.offsets.shape == (settings.lists + 1,), "offsets do not fit the codec's lists")
+    _require_sound(
+        rows.codes.shape == (len(rows.places), settings.code_bytes), "codes do not fit the places and the codec"
+    )
+    _require_sound(rows.places.ndim == 1, "places are not a plain array")
     for array, dtype in ((rows.offsets, np.uint32), (rows.codes, np.uint8), (rows.places, np.uint32)):
-        _sound(array.dtype == dtype and array.flags.c_contiguous, f"an array is not {dtype.__name__} in C order")
-    _sound(int(rows.offsets[0]) == 0 and int(rows.offsets[-1]) == len(rows.places), "offsets do not cover the rows")
-    _sound(bool((rows.offsets[1:] >= rows.offsets[:-1]).all()), "offsets go back")
+        _require_sound(
+            array.dtype == dtype and array.flags.c_contiguous, f"an array is not {dtype.__name__} in C order"
+        )
+    _require_sound(
+        int(rows.offsets[0]) == 0 and int(rows.offsets[-1]) == len(rows.places), "offsets do not cover the rows"
+    )
+    _require_sound(bool((rows.offsets[1:] >= rows.offsets[:-1]).all()), "offsets go back")
     terms = np.empty(len(rows.places), dtype=np.float32)
-    row_terms(rows.offsets, rows.codes, arrays.centroids, arrays.codebooks, terms)
+    compute_terms(rows.offsets, rows.codes, arrays.centroids, arrays.codebooks, terms)
     return _Bucket(rows, terms, int(rows.places.max()) + 1 if len(rows) else 0)
 
 
@@ -223,9 +229,9 @@ def _row_tables(buckets: list[_Bucket], lists: int) -> RowTables:
         starts[:, number] = bucket.rows.offsets
     return RowTables(
         starts,
-        np.array([_address(bucket.rows.codes) for bucket in buckets], dtype=np.int64),
-        np.array([_address(bucket.terms) for bucket in buckets], dtype=np.int64),
-        np.array([_address(bucket.rows.places) for bucket in buckets], dtype=np.int64),
+        np.array([_address_of(bucket.rows.codes) for bucket in buckets], dtype=np.int64),
+        np.array([_address_of(bucket.terms) for bucket in buckets], dtype=np.int64),
+        np.array([_address_of(bucket.rows.places) for bucket in buckets], dtype=np.int64),
         sum(len(bucket.rows) for bucket in buckets),
     )
 
@@ -235,6 +241,6 @@ def _require(holds: bool, message: str) -> None:
         raise SiloError("recipe-value", message)
 
 
-def _sound(holds: bool, message: str) -> None:
+def _require_sound(holds: bool, message: str) -> None:
     if not holds:
         raise SiloError("store-damaged", f"the rows of a bucket cannot be searched: {message}")

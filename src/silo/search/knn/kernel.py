@@ -6,7 +6,8 @@ the interpreter's lock and shares nothing that it writes, so that threads may ea
 
 A row's distance is |x - c - r|^2 = |x - c|^2 + (|r|^2 + 2 c r) - 2 x r, with x the query, c the centroid of the list
 and r the codewords. The bracket is a number per row, its term, known beforehand; the last part needs one table per
-query. Rows that do not pass a ceiling go to a pool; when it is full, it is cut to the smallest and the ceiling sinks.
+query. Rows that do not pass a ceiling are kept as candidates; when their room is full, the smallest stay and the
+ceiling sinks.
 
 All compiled functions of the search are in this file: numba's cache on disk notices a change of the file that a
 function is in, and of no other.
@@ -25,19 +26,28 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from silo.search.knn.quantise import Codes, Floats
+from silo.search.dtypes import Float32s, Float64s, Int32s, Int64s, UInt8s, UInt32s, UInt64s
 
-Words = NDArray[np.uint32]
-Numbers = NDArray[np.int64]
-Keys = NDArray[np.uint64]
-Doubles = NDArray[np.float64]
+CODEWORDS = 256
+"""Codewords of one part, and so entries of its table: a code is a byte. As in `quantise`, from where compiled code
+must not take it."""
+_CACHE_LINE = 64
+"""Bytes that the processor fetches at a time."""
 
-DIGITS = 4096
+_DIGIT_BITS = 12
+"""Bits sorted in one pass: float32 takes three passes at most, and the counters (32 KiB) just fit the first-level
+cache."""
+DIGITS = 1 << _DIGIT_BITS
 """Values of one digit; the loops take a scratch array of as many counters."""
+_BINS = 2048
+"""Bins of a histogram that looks for a ceiling: half the cache is left for the values."""
+_FEW_PAIRS = 48
+"""So many pairs are sorted by insertion; clearing the counters alone takes longer."""
 
 
 @numba.njit(nogil=True)
-def _range(bits: Words) -> tuple[np.int64, np.int64]:
+def _find_range(bits: UInt32s) -> tuple[np.int64, np.int64]:
+    """The smallest and the largest."""
     smallest, largest = bits[0], bits[0]
     for value in bits:
         smallest = min(smallest, value)
@@ -46,27 +56,29 @@ def _range(bits: Words) -> tuple[np.int64, np.int64]:
 
 
 @numba.njit(nogil=True)
-def _float(bits: np.int64) -> np.float32:
+def _as_float(bits: np.int64) -> np.float32:
+    """The float that has these bits."""
     one = np.array([bits], dtype=np.uint32)
     value: np.float32 = one.view(np.float32)[0]
     return value
 
 
 @numba.njit(nogil=True)
-def ceiling_of(values: Floats, count: int, most: int, digits: Numbers) -> np.float32:
+def find_ceiling(values: Float32s, count: int, most: int, digits: Int64s) -> np.float32:
     """A ceiling for at least `count` of the values, and for at most `most` unless they are equal.
 
-    A histogram of the leading bits in which the values differ leads to a narrow range; within it the next bits are
-    counted, and so on.
+    Floats that are not negative sort like their bits, so both this and `sort_pairs` count digits instead of comparing:
+    the time is linear, and equal values cost no more than others. A histogram of the leading bits in which the values
+    differ leads to a narrow range; within it the next bits are counted, and so on.
     """
     bits = values.view(np.uint32)
-    low, high = _range(bits)
+    low, high = _find_range(bits)
     below = 0
     while True:
         shift = 0
-        while (high - low) >> shift >= 2048:
+        while (high - low) >> shift >= _BINS:
             shift += 1
-        digits[:2048] = 0
+        digits[:_BINS] = 0
         for at in range(len(bits)):
             value = np.int64(bits[at])
             if low <= value <= high:
@@ -77,18 +89,18 @@ def ceiling_of(values: Floats, count: int, most: int, digits: Numbers) -> np.flo
             digit += 1
         low, high = low + (digit << shift), min(high, low + ((digit + 1) << shift) - 1)
         if below + digits[digit] <= most or shift == 0:
-            return _float(high)
+            return _as_float(high)
 
 
 @numba.njit(nogil=True)
-def sort_pairs(values: Floats, numbers: Numbers, spare: Numbers, keys: Keys, digits: Numbers) -> None:
+def sort_pairs(values: Float32s, numbers: Int64s, spare: Int64s, keys: UInt64s, digits: Int64s) -> None:
     """Sort by value, then number. `spare` [count] and `keys` [2, count] are scratch."""
-    if len(values) <= 48:
-        _insert(values, numbers)
+    if len(values) <= _FEW_PAIRS:
+        _insertion_sort(values, numbers)
         return
     count = len(values)
     bits = values.view(np.uint32)
-    low, high = _range(bits)
+    low, high = _find_range(bits)
     here, there = keys[0], keys[1]
     for at in range(count):
         here[at] = np.uint64(bits[at] - low) << np.uint64(32) | np.uint64(at)
@@ -96,21 +108,22 @@ def sort_pairs(values: Floats, numbers: Numbers, spare: Numbers, keys: Keys, dig
     width = 0
     while (high - low) >> width:
         width += 1
-    passes = -(-width // 12)
+    passes = -(-width // _DIGIT_BITS)
     each = np.uint64(-(-width // max(passes, 1)))
     shift = np.uint64(32)
     for _ in range(passes):
-        _distribute(here[:count], there, shift, digits[: 1 << each])
+        _sort_by_digit(here[:count], there, shift, digits[: 1 << each])
         here, there = there, here
         shift += each
     for at in range(count):
         bits[at] = np.uint32(here[at] >> np.uint64(32)) + low
         numbers[at] = spare[here[at] & np.uint64(0xFFFFFFFF)]
-    _sort_equals(bits, numbers)
+    _sort_ties(bits, numbers)
 
 
 @numba.njit(nogil=True)
-def _insert(values: Floats, numbers: Numbers) -> None:
+def _insertion_sort(values: Float32s, numbers: Int64s) -> None:
+    """Sort few pairs by value, then number."""
     for at in range(1, len(values)):
         value, number = values[at], numbers[at]
         to = at
@@ -121,7 +134,7 @@ def _insert(values: Floats, numbers: Numbers) -> None:
 
 
 @numba.njit(nogil=True)
-def _distribute(keys: Keys, out: Keys, shift: np.uint64, digits: Numbers) -> None:
+def _sort_by_digit(keys: UInt64s, out: UInt64s, shift: np.uint64, digits: Int64s) -> None:
     """Order keys by one digit; those with the same digit stay in their order."""
     last = np.uint64(len(digits) - 1)
     digits[:] = 0
@@ -140,7 +153,7 @@ def _distribute(keys: Keys, out: Keys, shift: np.uint64, digits: Numbers) -> Non
 
 
 @numba.njit(nogil=True)
-def _sort_equals(bits: Words, numbers: Numbers) -> None:
+def _sort_ties(bits: UInt32s, numbers: Int64s) -> None:
     """Sort the numbers of each run of equal bits that is not sorted yet."""
     at = 1
     while at < len(bits):
@@ -156,33 +169,47 @@ def _sort_equals(bits: Words, numbers: Numbers) -> None:
 
 
 SKETCH = 64
-"""Numbers in a sketch; short ones are filled up with zeros."""
-
+"""Numbers in a sketch, one cache line of bytes; short ones are filled up with zeros. More would rule out few lists
+more: the directions are those of largest variance."""
 _PANEL = 128
-_FINEST = 8191
-"""A key's sketch is rounded to 14 bits, so that 64 products with bytes fit into 32 bits."""
+"""Lists bounded together: their 32-bit sums stay in the first-level cache while a panel of sketches streams by."""
+_BYTE_STEPS = 127
+"""A sketched number is rounded to so many steps on either side of 0: a signed byte."""
+_QUERY_STEPS = 8191
+"""A query's sketch is rounded to 14 bits, so that 64 products with bytes fit into 32 bits: 64 * 127 * 8191 < 2^31."""
+_TINY = 1e-30
+"""A scale of 0 becomes this, so that nothing is divided by 0."""
+_ROUNDING = 1e-6
+"""Sixteen float32 roundings, relative: what the sums of a bound or a distance may be off by at usual widths."""
+_ROOT_SLACK = 1e-4
+"""A distance is measured in float32; its root is taken to be off by less than this, relative. Far more than it is:
+a list too many is measured, none is lost."""
+_MORE_LISTS = 8
+"""Lists measured besides one and a half times those asked for: sketches misplace a few, and a second look is dearer."""
+_LANES = 8
+"""Sums side by side in a distance; their order decides the last bits of every answer, so it must not change."""
 
 
 class ListTables(NamedTuple):
     """What the search of lists needs of a codec. A sketched number is a byte times its scale."""
 
-    centroids: Floats  # [lists, out]
-    directions: Doubles  # [out, 64], orthonormal columns, then zeros
-    sketches: NDArray[np.int8]  # [panels, 64, 128]: the lists of a panel lie side by side
-    scales: Doubles  # [64]
-    squares: Floats  # [panels * 128], of the sketches; inf where there is no list
+    centroids: Float32s  # [lists, out]
+    directions: Float64s  # [out, SKETCH], orthonormal columns, then zeros
+    sketches: NDArray[np.int8]  # [panels, SKETCH, panel]: the lists of a panel lie side by side
+    scales: Float64s  # [SKETCH]
+    squares: Float32s  # [panels * panel], of the sketches; inf where there is no list
     rest: int  # which number of the sketch is the length of the rest, -1 for none
     longest: float  # of the centroids
     roughest: float  # how far a sketch may be from the number it stands for
     largest: float  # the length of the longest sketch, in bytes
 
 
-def list_tables(centroids: Floats) -> ListTables:
+def lay_out_lists(centroids: Float32s) -> ListTables:
     """Lay out centroids [lists, out]."""
     exact = centroids.astype(np.float64)
-    directions, rest = _directions(exact)
-    sketches = _sketches(exact, directions, rest)
-    scales = np.maximum(np.abs(sketches).max(axis=0), 1e-30) / 127
+    directions, rest = _find_directions(exact)
+    sketches = _sketch_centroids(exact, directions, rest)
+    scales = np.maximum(np.abs(sketches).max(axis=0), _TINY) / _BYTE_STEPS
     rounded = np.round(sketches / scales)
     panels = -(-len(exact) // _PANEL)
     padded = np.zeros((panels * _PANEL, SKETCH), dtype=np.int8)
@@ -202,7 +229,7 @@ def list_tables(centroids: Floats) -> ListTables:
     )
 
 
-def _directions(centroids: Doubles) -> tuple[Doubles, int]:
+def _find_directions(centroids: Float64s) -> tuple[Float64s, int]:
     """The directions that tell the lists apart best, as columns, and the place of the rest if they are not all."""
     width = centroids.shape[1]
     count = width if width <= SKETCH else SKETCH - 1
@@ -212,8 +239,8 @@ def _directions(centroids: Doubles) -> tuple[Doubles, int]:
     return directions, -1 if count == width else count
 
 
-def _sketches(centroids: Doubles, directions: Doubles, rest: int) -> Doubles:
-    sketches: Doubles = centroids @ directions
+def _sketch_centroids(centroids: Float64s, directions: Float64s, rest: int) -> Float64s:
+    sketches: Float64s = centroids @ directions
     if rest >= 0:
         left = np.square(centroids).sum(axis=1) - np.square(sketches).sum(axis=1)
         sketches[:, rest] = np.sqrt(np.maximum(left, 0))
@@ -223,14 +250,14 @@ def _sketches(centroids: Doubles, directions: Doubles, rest: int) -> Doubles:
 class ListScratch(NamedTuple):
     """What one thread writes to while it looks for lists. Axis: padded = lists up to a whole panel."""
 
-    sketch: Doubles  # [64]
-    bounds: Floats  # [padded], squared distances to the sketches
-    exact: Floats  # [lists], below zero where not measured yet
-    distances: Floats  # [lists]
-    order: Numbers  # [lists]
+    sketch: Float64s  # [SKETCH]
+    bounds: Float32s  # [padded], squared distances to the sketches
+    exact: Float32s  # [lists], below zero where not measured yet
+    distances: Float32s  # [lists]
+    order: Int64s  # [lists]
 
 
-def list_scratch(lists: int) -> ListScratch:
+def make_list_scratch(lists: int) -> ListScratch:
     """Room for the search among so many lists."""
     return ListScratch(
         np.empty(SKETCH),
@@ -242,172 +269,218 @@ def list_scratch(lists: int) -> ListScratch:
 
 
 @numba.njit(nogil=True)
-def _sketch(query: Floats, tables: ListTables, sketch: Doubles) -> float:
+def _sketch_query(query: Float32s, tables: ListTables, sketch: Float64s) -> float:
     """Fill in a key's sketch; returns the key's square."""
     sketch[:] = 0
     square = 0.0
     for at in range(len(query)):
         value = np.float64(query[at])
         square += value * value
-        for number in range(64):
+        for number in range(SKETCH):
             sketch[number] += value * tables.directions[at, number]
     if tables.rest >= 0:
         left = square
-        for number in range(64):
+        for number in range(SKETCH):
             left -= sketch[number] * sketch[number]
         sketch[tables.rest] = np.sqrt(max(left, 0.0))
     return square
 
 
 @numba.njit(nogil=True)
-def start_lists(query: Floats, tables: ListTables, work: ListScratch) -> tuple[float, float]:
+def bound_lists(query: Float32s, tables: ListTables, list_scratch: ListScratch) -> tuple[float, float]:
     """Squared distances from a key to all sketches.
 
-    Returns how far rounding may have moved a root, and a square.
+    Two sketches are never further apart than what they stand for, so these bound the distances from below. Returns by
+    how much rounding may have moved a root, and a square.
     """
-    square = _sketch(query, tables, work.sketch)
-    largest = 1e-30
-    for number in range(64):
-        work.sketch[number] *= tables.scales[number]
-        largest = max(largest, abs(work.sketch[number]))
-    step = largest / 8191
-    rounded = np.empty(64, dtype=np.int32)
+    square = _sketch_query(query, tables, list_scratch.sketch)
+    largest = _TINY
+    for number in range(SKETCH):
+        list_scratch.sketch[number] *= tables.scales[number]
+        largest = max(largest, abs(list_scratch.sketch[number]))
+    step = largest / _QUERY_STEPS
+    rounded = np.empty(SKETCH, dtype=np.int32)
     error = 0.0
-    for number in range(64):
-        value = np.rint(work.sketch[number] / step)
+    for number in range(SKETCH):
+        value = np.rint(list_scratch.sketch[number] / step)
         rounded[number] = np.int32(value)
-        error += (work.sketch[number] - value * step) ** 2
-    _measure_sketches(rounded, tables.sketches, tables.squares, np.float32(square), np.float32(2 * step), work.bounds)
-    work.exact[:] = -1
+        error += (list_scratch.sketch[number] - value * step) ** 2
+    _bound_panels(
+        rounded, tables.sketches, tables.squares, np.float32(square), np.float32(2 * step), list_scratch.bounds
+    )
+    list_scratch.exact[:] = -1
     length = np.sqrt(square)
     return (
-        tables.roughest + 1e-6 * (length + tables.longest),
-        2 * np.sqrt(error) * tables.largest + 2e-6 * (length + tables.longest) ** 2,
+        tables.roughest + _ROUNDING * (length + tables.longest),
+        2 * np.sqrt(error) * tables.largest + 2 * _ROUNDING * (length + tables.longest) ** 2,
     )
 
 
 @numba.njit(nogil=True)
-def _measure_sketches(
-    query: NDArray[np.int32],
+def _bound_panels(
+    query: Int32s,
     sketches: NDArray[np.int8],
-    squares: Floats,
+    squares: Float32s,
     square: np.float32,
     step: np.float32,
-    bounds: Floats,
+    bounds: Float32s,
 ) -> None:
-    sums = np.empty(128, dtype=np.int32)
+    """Squared distances of sketches from their products, four numbers of the sketch at a time."""
+    sums = np.empty(_PANEL, dtype=np.int32)
     for panel in range(len(sketches)):
         sums[:] = 0
-        for at in range(0, 64, 4):
+        for at in range(0, SKETCH, 4):
             q0, q1, q2, q3 = query[at], query[at + 1], query[at + 2], query[at + 3]
-            for lane in range(128):
+            for lane in range(_PANEL):
                 left = np.int32(q0 * sketches[panel, at, lane] + q1 * sketches[panel, at + 1, lane])
                 right = np.int32(q2 * sketches[panel, at + 2, lane] + q3 * sketches[panel, at + 3, lane])
                 sums[lane] = np.int32(sums[lane] + left + right)
-        for lane in range(128):
-            bound = (square + squares[panel * 128 + lane]) - step * np.float32(sums[lane])
-            bounds[panel * 128 + lane] = bound if bound > 0 else np.float32(0)
+        for lane in range(_PANEL):
+            bound = (square + squares[panel * _PANEL + lane]) - step * np.float32(sums[lane])
+            bounds[panel * _PANEL + lane] = bound if bound > 0 else np.float32(0)
+
+
+@intrinsic
+def _sum_squared_gaps(_: Any, _left: Any, _right: Any, _blocks: Any) -> Any:
+    """Eight sums side by side over blocks of eight floats at two addresses.
+
+    Written as vectors, since the compiler does not find them in a loop: a whole search takes a tenth less time. The
+    numbers are those of eight plain sums.
+    """
+    make_type: Any = types.UniTuple
+    sums_type = make_type(types.float32, _LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector, integer = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(64)
+        pointers = [builder.inttoptr(address, vector.as_pointer()) for address in arguments[:2]]
+        before = builder.block
+        head, body, end = (builder.append_basic_block(name) for name in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        block, sums = builder.phi(integer), builder.phi(vector)
+        block.add_incoming(integer(0), before)
+        sums.add_incoming(ir.Constant(vector, [0.0] * _LANES), before)
+        builder.cbranch(builder.icmp_signed("<", block, arguments[2]), body, end)
+        builder.position_at_end(body)
+        values = [builder.load(builder.gep(pointer, [block])) for pointer in pointers]
+        for value in values:
+            value.align = 4
+        gap = builder.fsub(*values)
+        block.add_incoming(builder.add(block, integer(1)), body)
+        sums.add_incoming(builder.fadd(sums, builder.fmul(gap, gap)), body)
+        builder.branch(head)
+        builder.position_at_end(end)
+        lanes = [builder.extract_element(sums, ir.IntType(32)(lane)) for lane in range(_LANES)]
+        return context.make_tuple(builder, signature.return_type, lanes)
+
+    return sums_type(types.int64, types.int64, types.int64), generate
+
+
+_add_gaps: Any = _sum_squared_gaps
 
 
 @numba.njit(nogil=True)
-def _distance(query: Floats, centroid: Floats) -> np.float32:
+def _measure(query: Float32s, centroid: Float32s) -> np.float32:
     """The squared distance; eight sums side by side, added up in one order."""
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0)
-    whole = len(query) // 8 * 8
-    for at in range(0, whole, 8):
-        g0, g1 = query[at] - centroid[at], query[at + 1] - centroid[at + 1]
-        g2, g3 = query[at + 2] - centroid[at + 2], query[at + 3] - centroid[at + 3]
-        g4, g5 = query[at + 4] - centroid[at + 4], query[at + 5] - centroid[at + 5]
-        g6, g7 = query[at + 6] - centroid[at + 6], query[at + 7] - centroid[at + 7]
-        s0 += g0 * g0
-        s1 += g1 * g1
-        s2 += g2 * g2
-        s3 += g3 * g3
-        s4 += g4 * g4
-        s5 += g5 * g5
-        s6 += g6 * g6
-        s7 += g7 * g7
-    for at in range(whole, len(query)):
+    blocks = len(query) // _LANES
+    s0, s1, s2, s3, s4, s5, s6, s7 = _add_gaps(query.ctypes.data, centroid.ctypes.data, blocks)
+    for at in range(_LANES * blocks, len(query)):
         gap = query[at] - centroid[at]
         s0 += gap * gap
-    return ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
+    total: np.float32 = ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
+    return total
 
 
 @numba.njit(nogil=True)
-def _measure_lists(query: Floats, centroids: Floats, ceiling: np.float32, work: ListScratch) -> int:
+def _measure_lists(query: Float32s, centroids: Float32s, ceiling: np.float32, list_scratch: ListScratch) -> int:
     """Measure the lists whose bound does not pass the ceiling; returns how many there are."""
     count = 0
     for at in range(len(centroids)):
-        if work.bounds[at] <= ceiling:
-            work.order[count] = at
+        if list_scratch.bounds[at] <= ceiling:
+            list_scratch.order[count] = at
             count += 1
     for rank in range(count):
-        at = work.order[rank]
-        if work.exact[at] < 0:
-            work.exact[at] = _distance(query, centroids[at])
-        work.distances[rank] = work.exact[at]
+        at = list_scratch.order[rank]
+        if list_scratch.exact[at] < 0:
+            list_scratch.exact[at] = _measure(query, centroids[at])
+        list_scratch.distances[rank] = list_scratch.exact[at]
     return count
 
 
 @numba.njit(nogil=True)
 def order_lists(
-    query: Floats,
+    query: Float32s,
     tables: ListTables,
-    slips: tuple[float, float],
+    errors: tuple[float, float],
     count: int,
-    work: ListScratch,
-    spare: Numbers,
-    keys: Keys,
-    digits: Numbers,
+    list_scratch: ListScratch,
+    spare: Int64s,
+    keys: UInt64s,
+    digits: Int64s,
 ) -> None:
-    """Put the nearest `count` lists at the front of `work.order`, and their distances into `work.exact`.
+    """Put the nearest `count` lists at the front of the scratch's `order`, and their distances into its `exact`.
 
     The lists with the nearest sketches are measured, which gives a distance that `count` lists do not pass; then every
     list is measured whose sketch, give or take the rounding, does not pass it either.
     """
     lists = len(tables.centroids)
-    first = min(lists, count + count // 2 + 8)
-    ceiling = np.float32(np.inf) if first == lists else ceiling_of(work.bounds[:lists], first, 2 * first, digits)
-    measured = _measure_lists(query, tables.centroids, ceiling, work)
+    first = min(lists, count + count // 2 + _MORE_LISTS)
+    ceiling = np.float32(np.inf)
+    if first < lists:
+        ceiling = find_ceiling(list_scratch.bounds[:lists], first, 2 * first, digits)
+    measured = _measure_lists(query, tables.centroids, ceiling, list_scratch)
     if measured < lists:
-        root = np.sqrt(np.float64(ceiling_of(work.distances[:measured], count, count, digits)))
-        further = np.float32(((root * (1 + 1e-4) + slips[0]) ** 2 + slips[1]) * (1 + 1e-6))
+        root_error, square_error = errors
+        root = np.sqrt(np.float64(find_ceiling(list_scratch.distances[:measured], count, count, digits)))
+        further = np.float32(((root * (1 + _ROOT_SLACK) + root_error) ** 2 + square_error) * (1 + _ROUNDING))
         if further > ceiling:
-            measured = _measure_lists(query, tables.centroids, further, work)
-    sort_pairs(work.distances[:measured], work.order[:measured], spare, keys, digits)
+            measured = _measure_lists(query, tables.centroids, further, list_scratch)
+    sort_pairs(list_scratch.distances[:measured], list_scratch.order[:measured], spare, keys, digits)
 
 
-_signed: Any = np.int64
+_int64: Any = np.int64
 """Without it the loops would mix signed and unsigned numbers, which numba turns into floats."""
 
 
-_USUAL = 32
+_USUAL_WIDTH = 32
 """Bytes of a code for which the loops are compiled once more: a number known beforehand is a sixth faster."""
+_ROWS = 256
+"""Rows added between two looks at how full the room for candidates is."""
+_ROWS_AHEAD = 64
+"""Rows of the next list but one that are asked for ahead; the processor notices by itself how a longer list goes on."""
+_BUCKETS_AHEAD = 2
+"""How many buckets ahead: one would come too late where lists are short."""
+_SPARE_ROWS = 2048
+"""Room for candidates besides twice k: with a small k it would be full after every few rows."""
+_SPARE_SHARE = 4
+"""Of full room a quarter beyond k may stay filled: to find exactly k takes more passes than it saves."""
+_SORT_SHARE = 8
+"""An eighth more than k may be sorted in the end, for the same reason."""
 
 
 class RowTables(NamedTuple):
     """Where the rows of every bucket are. Addresses are those of arrays that the caller keeps alive."""
 
-    starts: Words  # [lists + 1, buckets]: the first row of each list
-    codes: Numbers  # [buckets], addresses of uint8 [rows, code bytes]
-    terms: Numbers  # [buckets], addresses of float32 [rows]
-    places: Numbers  # [buckets], addresses of uint32 [rows]
+    starts: UInt32s  # [lists + 1, buckets]: the first row of each list
+    codes: Int64s  # [buckets], addresses of uint8 [rows, code bytes]
+    terms: Int64s  # [buckets], addresses of float32 [rows]
+    places: Int64s  # [buckets], addresses of uint32 [rows]
     rows: int
 
 
-class Pool(NamedTuple):
+class RowScratch(NamedTuple):
     """What one thread writes to while it looks at rows. A row is its bucket and place in one number."""
 
-    table: Floats  # [code bytes * 256]
-    distances: Floats  # [pool]
-    rows: Numbers  # [pool]
-    picked: Numbers  # [256]
-    spare: Numbers  # [pool or lists, whichever is more]
-    keys: Keys  # [2, pool or lists]
-    digits: Numbers  # [4096]
+    table: Float32s  # [code bytes * CODEWORDS]
+    distances: Float32s  # [candidates]
+    rows: Int64s  # [candidates]
+    picked: Int64s  # [_ROWS]
+    spare: Int64s  # [candidates or lists, whichever is more]
+    keys: UInt64s  # [2, candidates or lists]
+    digits: Int64s  # [DIGITS]
 
 
-def _reader(kind: Any) -> Any:
+def _make_reader(kind: Any) -> Any:
     """A function of the loops that reads a number at an address, aligned or not."""
 
     @intrinsic
@@ -422,7 +495,7 @@ def _reader(kind: Any) -> Any:
     return read
 
 
-_byte, _place, _word, _term = (_reader(kind) for kind in (types.uint8, types.uint32, types.uint64, types.float32))
+_byte, _place, _word, _term = (_make_reader(kind) for kind in (types.uint8, types.uint32, types.uint64, types.float32))
 
 
 @intrinsic
@@ -445,7 +518,7 @@ _fetch: Any = _fetch_line
 
 
 @numba.njit(cache=True, nogil=True)
-def row_terms(offsets: Words, codes: Codes, centroids: Floats, codebooks: Floats, terms: Floats) -> None:
+def compute_terms(offsets: UInt32s, codes: UInt8s, centroids: Float32s, codebooks: Float32s, terms: Float32s) -> None:
     """|r|^2 + 2 c r of every row, in double precision until the end."""
     part = codebooks.shape[2]
     for number in range(len(centroids)):
@@ -462,18 +535,18 @@ Scratch = tuple[tuple[Any, ...], tuple[Any, ...]]
 """All that one thread writes to besides its results; it may be used again, one search after the other."""
 
 
-def scratch(code_bytes: int, lists: int, k: int) -> Scratch:
+def make_scratch(code_bytes: int, lists: int, k: int) -> Scratch:
     """Room for a search of the nearest k rows."""
-    return tuple(list_scratch(lists)), tuple(_pool(code_bytes, 2 * k + 2048, lists))
+    return tuple(make_list_scratch(lists)), tuple(_make_row_scratch(code_bytes, 2 * k + _SPARE_ROWS, lists))
 
 
-def _pool(code_bytes: int, size: int, lists: int) -> Pool:
+def _make_row_scratch(code_bytes: int, size: int, lists: int) -> RowScratch:
     most = max(size, lists)
-    return Pool(
-        np.empty(code_bytes * 256, dtype=np.float32),
+    return RowScratch(
+        np.empty(code_bytes * CODEWORDS, dtype=np.float32),
         np.empty(size, dtype=np.float32),
         np.empty(size, dtype=np.int64),
-        np.empty(256, dtype=np.int64),
+        np.empty(_ROWS, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty((2, most), dtype=np.uint64),
         np.empty(DIGITS, dtype=np.int64),
@@ -481,26 +554,26 @@ def _pool(code_bytes: int, size: int, lists: int) -> Pool:
 
 
 @numba.njit(nogil=True)
-def _products(query: Floats, products: Floats, table: Floats) -> None:
+def _fill_table(query: Float32s, products: Float32s, table: Float32s) -> None:
     """-2 x r for every codeword of every part."""
     part = products.shape[1]
     for byte in range(len(products)):
-        some = table[byte * 256 : byte * 256 + 256]
+        some = table[byte * CODEWORDS : (byte + 1) * CODEWORDS]
         some[:] = 0
         for at in range(part):
             value = query[byte * part + at]
             panel = products[byte, at]
-            for lane in range(256):
+            for lane in range(CODEWORDS):
                 some[lane] += value * panel[lane]
 
 
 @numba.njit(nogil=True)
-def _cut(held: int, k: int, most: int, pool: Pool) -> tuple[int, np.float32]:
-    """Keep the smallest k rows of the pool, and perhaps more but at most `most`; returns how many, and a ceiling."""
-    distances, rows, spare = pool.distances, pool.rows, pool.spare
-    ceiling = ceiling_of(distances[:held], k, most, pool.digits)
+def _keep_smallest(filled: int, k: int, most: int, row_scratch: RowScratch) -> tuple[int, np.float32]:
+    """Keep the smallest k candidates, and perhaps more but at most `most`; returns how many, and a ceiling."""
+    distances, rows, spare = row_scratch.distances, row_scratch.rows, row_scratch.spare
+    ceiling = find_ceiling(distances[:filled], k, most, row_scratch.digits)
     kept, equal = 0, 0
-    for at in range(held):
+    for at in range(filled):
         distance, row = distances[at], rows[at]
         spare[equal] = row
         equal += distance == ceiling
@@ -517,17 +590,17 @@ def _cut(held: int, k: int, most: int, pool: Pool) -> tuple[int, np.float32]:
 @numba.njit(nogil=True, inline="always")
 def _fetch_rows(codes: int, terms: int, places: int, width: int, first: int, last: int) -> None:
     """Ask for the first rows of a list in a bucket."""
-    last = min(last, first + 64)
+    last = min(last, first + _ROWS_AHEAD)
     if first < last:
-        for at in range(first * width, last * width, 64):
+        for at in range(first * width, last * width, _CACHE_LINE):
             _fetch(codes + at)
-        for at in range(first * 4, last * 4, 64):
+        for at in range(first * 4, last * 4, _CACHE_LINE):
             _fetch(terms + at)
             _fetch(places + at)
 
 
 @numba.njit(nogil=True, inline="always")
-def _pick(places: int, bitmap: int, first: int, last: int, picked: Numbers) -> int:
+def _pick_allowed(places: int, bitmap: int, first: int, last: int, picked: Int64s) -> int:
     """The rows from first to last whose place is allowed; returns how many."""
     count = 0
     for row in range(first, last):
@@ -538,8 +611,11 @@ def _pick(places: int, bitmap: int, first: int, last: int, picked: Numbers) -> i
 
 
 @numba.njit(nogil=True, inline="always")
-def _sum(code: int, width: int, table: Floats) -> np.float32:
-    """The table's entries for one code, which is read eight bytes at a time; those of eight are added up in pairs."""
+def _sum_codewords(code: int, width: int, table: Float32s) -> np.float32:
+    """The table's entries for one code, which is read eight bytes at a time; those of eight are added up in pairs.
+
+    The table of byte n begins at 256 n, so that those of eight bytes take up 2,048 entries.
+    """
     total = np.float32(0)
     last, at = np.uint64(255), np.uint64(0)
     for address in range(code, code + width - 7, 8):
@@ -554,12 +630,12 @@ def _sum(code: int, width: int, table: Floats) -> np.float32:
         total += (s0 + s1) + (s2 + s3)
         at += np.uint64(2048)
     for byte in range(width & ~7, width):
-        total += table[byte * 256 + _byte(code + byte)]
+        total += table[byte * CODEWORDS + _byte(code + byte)]
     return total
 
 
 @numba.njit(nogil=True, inline="always")
-def _keep(
+def _add_rows(
     some: Any,
     bucket: int,
     codes: int,
@@ -568,18 +644,18 @@ def _keep(
     width: int,
     base: np.float32,
     ceiling: np.float32,
-    held: int,
-    pool: Pool,
+    filled: int,
+    row_scratch: RowScratch,
 ) -> int:
-    """Put some rows, as far as they do not pass the ceiling, into the pool; returns how many it then holds."""
-    table, distances, kept = pool.table, pool.distances, pool.rows
+    """Put some rows, as far as they do not pass the ceiling, among the candidates; returns how many there then are."""
+    table, distances, kept = row_scratch.table, row_scratch.distances, row_scratch.rows
     for row in some:
-        distance = base + _term(terms + 4 * row) + _sum(codes + row * width, width, table)
+        distance = base + _term(terms + 4 * row) + _sum_codewords(codes + row * width, width, table)
         distance = distance if distance > 0 else np.float32(0)
-        distances[held] = distance
-        kept[held] = bucket << 32 | np.int64(_place(places + 4 * row))
-        held += int(distance <= ceiling)
-    return held
+        distances[filled] = distance
+        kept[filled] = bucket << 32 | np.int64(_place(places + 4 * row))
+        filled += int(distance <= ceiling)
+    return filled
 
 
 @numba.njit(nogil=True)
@@ -589,20 +665,25 @@ def _scan_list(
     base: np.float32,
     k: int,
     rows: RowTables,
-    bitmaps: Numbers,
-    held: int,
+    bitmaps: Int64s,
+    filled: int,
     ceiling: np.float32,
-    pool: Pool,
+    row_scratch: RowScratch,
 ) -> tuple[int, np.float32, int]:
-    """Put the allowed rows of a list that do not pass the ceiling into the pool.
+    """Put the allowed rows of a list that do not pass the ceiling into the row_scratch.
 
-    Returns how many rows the pool then holds, its ceiling, and how many rows were allowed.
+    Returns how many candidates there then are, their ceiling, and how many rows were allowed.
     """
-    picked, width, size, buckets = pool.picked, len(pool.table) // 256, len(pool.distances), len(rows.codes)
+    picked, width, size, buckets = (
+        row_scratch.picked,
+        len(row_scratch.table) // CODEWORDS,
+        len(row_scratch.distances),
+        len(rows.codes),
+    )
     seen = 0
     for bucket in range(buckets):
-        ahead = (bucket + 2) % buckets
-        next_list = number if ahead == bucket + 2 else following
+        ahead = (bucket + _BUCKETS_AHEAD) % buckets
+        next_list = number if ahead == bucket + _BUCKETS_AHEAD else following
         _fetch_rows(
             rows.codes[ahead],
             rows.terms[ahead],
@@ -612,94 +693,108 @@ def _scan_list(
             rows.starts[next_list + 1, ahead],
         )
         codes, terms, places = rows.codes[bucket], rows.terms[bucket], rows.places[bucket]
-        last = _signed(rows.starts[number + 1, bucket])
-        for first in range(_signed(rows.starts[number, bucket]), last, 256):
-            if held + 256 > size:
-                held, ceiling = _cut(held, k, k + (size - k) // 4, pool)
-            end = min(first + 256, last)
+        last = _int64(rows.starts[number + 1, bucket])
+        for first in range(_int64(rows.starts[number, bucket]), last, _ROWS):
+            if filled + _ROWS > size:
+                filled, ceiling = _keep_smallest(filled, k, k + (size - k) // _SPARE_SHARE, row_scratch)
+            end = min(first + _ROWS, last)
             if not bitmaps[bucket]:
                 some, seen = range(first, end), seen + end - first
-                if width == _USUAL:
-                    held = _keep(some, bucket, codes, terms, places, _USUAL, base, ceiling, held, pool)
+                if width == _USUAL_WIDTH:
+                    filled = _add_rows(
+                        some, bucket, codes, terms, places, _USUAL_WIDTH, base, ceiling, filled, row_scratch
+                    )
                 else:
-                    held = _keep(some, bucket, codes, terms, places, width, base, ceiling, held, pool)
+                    filled = _add_rows(some, bucket, codes, terms, places, width, base, ceiling, filled, row_scratch)
                 continue
-            count = _pick(places, bitmaps[bucket], first, end, picked)
+            count = _pick_allowed(places, bitmaps[bucket], first, end, picked)
             seen += count
-            if width == _USUAL:
-                held = _keep(picked[:count], bucket, codes, terms, places, _USUAL, base, ceiling, held, pool)
+            if width == _USUAL_WIDTH:
+                filled = _add_rows(
+                    picked[:count], bucket, codes, terms, places, _USUAL_WIDTH, base, ceiling, filled, row_scratch
+                )
             else:
-                held = _keep(picked[:count], bucket, codes, terms, places, width, base, ceiling, held, pool)
-    return held, ceiling, seen
+                filled = _add_rows(
+                    picked[:count], bucket, codes, terms, places, width, base, ceiling, filled, row_scratch
+                )
+    return filled, ceiling, seen
 
 
 @numba.njit(nogil=True)
 def _search(
-    query: Floats,
+    query: Float32s,
     k: int,
     probes: int,
     wanted: int,
     tables: ListTables,
     rows: RowTables,
-    bitmaps: Numbers,
-    work: ListScratch,
-    pool: Pool,
+    bitmaps: Int64s,
+    list_scratch: ListScratch,
+    row_scratch: RowScratch,
 ) -> int:
-    """Put the nearest k rows at the front of the pool, in order; returns how many there are."""
+    """Put the nearest k rows at the front of the row_scratch, in order; returns how many there are."""
     lists = len(tables.centroids)
-    slips = start_lists(query, tables, work)
-    held, seen, done, ceiling = 0, 0, 0, np.float32(np.inf)
+    errors = bound_lists(query, tables, list_scratch)
+    filled, seen, done, ceiling = 0, 0, 0, np.float32(np.inf)
     ordered = min(lists, max(probes, wanted * lists // max(rows.rows, 1)))
     while True:
-        order_lists(query, tables, slips, ordered, work, pool.spare, pool.keys, pool.digits)
+        order_lists(
+            query, tables, errors, ordered, list_scratch, row_scratch.spare, row_scratch.keys, row_scratch.digits
+        )
         while done < ordered and (done < probes or seen < wanted):
-            number = work.order[done]
+            number = list_scratch.order[done]
             done += 1
-            following = work.order[min(done, ordered - 1)]
-            held, ceiling, allowed = _scan_list(
-                number, following, work.exact[number], k, rows, bitmaps, held, ceiling, pool
+            following = list_scratch.order[min(done, ordered - 1)]
+            filled, ceiling, allowed = _scan_list(
+                number, following, list_scratch.exact[number], k, rows, bitmaps, filled, ceiling, row_scratch
             )
             seen += allowed
         if done == lists or (done >= probes and seen >= wanted):
             break
         ordered = min(lists, 2 * ordered)
-    if held > k:
-        held, ceiling = _cut(held, k, k + k // 8, pool)
-    sort_pairs(pool.distances[:held], pool.rows[:held], pool.spare, pool.keys, pool.digits)
-    return min(held, k)
+    if filled > k:
+        filled, ceiling = _keep_smallest(filled, k, k + k // _SORT_SHARE, row_scratch)
+    sort_pairs(
+        row_scratch.distances[:filled],
+        row_scratch.rows[:filled],
+        row_scratch.spare,
+        row_scratch.keys,
+        row_scratch.digits,
+    )
+    return min(filled, k)
 
 
 @numba.njit(cache=True, nogil=True)
 def search_rows(
-    queries: Floats,
+    queries: Float32s,
     probes: int,
     wanted: int,
     list_tables: tuple[Any, ...],
-    products: Floats,
+    products: Float32s,
     row_tables: tuple[Any, ...],
-    bitmaps: Numbers,
-    buckets: NDArray[np.int32],
-    places: Words,
-    distances: Floats,
-    scratch: tuple[tuple[Any, ...], tuple[Any, ...]],
+    bitmaps: Int64s,
+    buckets: Int32s,
+    places: UInt32s,
+    distances: Float32s,
+    scratch: Scratch,
 ) -> None:
     """The nearest rows of every query, as many as the outputs [queries, k] have columns; -1 and inf where none is left.
 
     `list_tables`, `row_tables` and the two parts of `scratch` are the fields of `ListTables`, `RowTables`,
-    `ListScratch` and `Pool`: a plain tuple reaches compiled code in half the time, and numba's cache on disk cannot
-    be read any more once a class that it names is gone. `products` are the codewords times -2 [code bytes, part, 256].
-    `bitmaps` holds an address per bucket, 0 where all rows are allowed.
+    `ListScratch` and `RowScratch`: a plain tuple reaches compiled code in half the time, and numba's cache on disk
+    cannot be read any more once a class that it names is gone. `products` are the codewords times -2 [code bytes,
+    part, codewords]. `bitmaps` holds an address per bucket, 0 where all rows are allowed.
     """
     tables, rows = ListTables(*list_tables), RowTables(*row_tables)
-    work, pool = ListScratch(*scratch[0]), Pool(*scratch[1])
+    list_scratch, row_scratch = ListScratch(*scratch[0]), RowScratch(*scratch[1])
     k = buckets.shape[1]
     for at in range(len(queries)):
-        _products(queries[at], products, pool.table)
-        found = _search(queries[at], k, probes, wanted, tables, rows, bitmaps, work, pool)
-        for rank in range(found):
-            buckets[at, rank] = pool.rows[rank] >> 32
-            places[at, rank] = pool.rows[rank] & 0xFFFFFFFF
-            distances[at, rank] = pool.distances[rank]
-        buckets[at, found:] = -1
-        places[at, found:] = 0
-        distances[at, found:] = np.inf
+        _fill_table(queries[at], products, row_scratch.table)
+        count = _search(queries[at], k, probes, wanted, tables, rows, bitmaps, list_scratch, row_scratch)
+        for rank in range(count):
+            buckets[at, rank] = row_scratch.rows[rank] >> 32
+            places[at, rank] = row_scratch.rows[rank] & 0xFFFFFFFF
+            distances[at, rank] = row_scratch.distances[rank]
+        buckets[at, count:] = -1
+        places[at, count:] = 0
+        distances[at, count:] = np.inf

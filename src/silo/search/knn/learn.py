@@ -9,32 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from silo.progress import Advance
-from silo.search.knn.quantise import CODEWORDS, Floats
-
-Rotation = Literal["none", "pca", "opq"]
+from silo.search.dtypes import Float32s, Float64s, Int64s
+from silo.search.knn.arrays import CODEWORDS, CodecArrays
 
 POINTS_PER_CENTROID = 256
 """Clustering draws at most this many samples per centroid; more cost time and change little."""
 
 _CHUNK = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """What is learned. Axes: out = dimensions padded to a multiple of the code bytes, part = out / code bytes."""
-
-    mean: Floats  # [in]
-    matrix: Floats  # [out, in]
-    centroids: Floats  # [lists, out]
-    codebooks: Floats  # [code bytes, 256, part]
+"""Keys handled at a time in double precision; it bounds memory and is part of the bits of a codec."""
 
 
 @contextmanager
@@ -49,16 +36,16 @@ def one_thread() -> Iterator[None]:
 
 
 def learn_arrays(
-    keys: Floats,
+    keys: Float32s,
     *,
-    rotation: Rotation,
+    rotation: str,
     dimensions: int,
     lists: int,
     code_bytes: int,
     iterations: int,
     seed: int,
     advance: Advance,
-) -> Arrays:
+) -> CodecArrays:
     """Learn from at least 256 finite keys of `dimensions` or more dimensions."""
     with one_thread():
         mean = keys.mean(axis=0, dtype=np.float64)
@@ -73,17 +60,17 @@ def learn_arrays(
         matrix = (turn.astype(np.float64) @ basis).astype(np.float32)
         parts = (residuals @ turn.T).reshape(len(residuals), code_bytes, -1)
         codebooks = _codebooks(parts, iterations, seed=seed, advance=advance)
-    return Arrays(mean.astype(np.float32), matrix, centroids @ turn.T, codebooks)
+    return CodecArrays(mean.astype(np.float32), matrix, centroids @ turn.T, codebooks)
 
 
-def _draw(rows: Floats, count: int, rng: np.random.Generator) -> Floats:
+def _draw(rows: Float32s, count: int, rng: np.random.Generator) -> Float32s:
     """At most `count` rows, in their order."""
     if len(rows) <= count:
         return rows
     return rows[np.sort(rng.choice(len(rows), size=count, replace=False))]
 
 
-def _covariance(rows: Floats, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+def _covariance(rows: Float32s, mean: Float64s) -> Float64s:
     total = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK] - mean
@@ -91,7 +78,7 @@ def _covariance(rows: Floats, mean: NDArray[np.float64]) -> NDArray[np.float64]:
     return total / len(rows)
 
 
-def _directions(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _directions(covariance: Float64s) -> tuple[Float64s, Float64s]:
     """Variances from large to small and their directions as rows, each with its largest entry positive."""
     values, vectors = np.linalg.eigh(covariance)
     directions = vectors.T[::-1]
@@ -100,14 +87,14 @@ def _directions(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], N
     return values[::-1], directions * signs[:, None]
 
 
-def _reduction(keys: Floats, mean: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+def _reduction(keys: Float32s, mean: Float64s, dimensions: int) -> Float64s:
     """The directions to keep, as orthonormal rows."""
     if dimensions == keys.shape[1]:
         return np.eye(dimensions)
     return _directions(_covariance(keys, mean))[1][:dimensions]
 
 
-def _project(keys: Floats, mean: NDArray[np.float64], basis: NDArray[np.float64]) -> Floats:
+def _project(keys: Float32s, mean: Float64s, basis: Float64s) -> Float32s:
     """Centred keys along the rows of a basis, chunk by chunk."""
     points = np.empty((len(keys), len(basis)), dtype=np.float32)
     for start in range(0, len(keys), _CHUNK):
@@ -115,7 +102,7 @@ def _project(keys: Floats, mean: NDArray[np.float64], basis: NDArray[np.float64]
     return points
 
 
-def _cluster(points: Floats, count: int, iterations: int, *, seed: int, step: Callable[[int], None]) -> Floats:
+def _cluster(points: Float32s, count: int, iterations: int, *, seed: int, step: Callable[[int], None]) -> Float32s:
     """Centroids by k-means, one round at a time so that progress can be shown."""
     parameters = faiss.ClusteringParameters()
     parameters.niter, parameters.seed = 1, seed + 1
@@ -129,7 +116,7 @@ def _cluster(points: Floats, count: int, iterations: int, *, seed: int, step: Ca
     return faiss.vector_to_array(clustering.centroids).reshape(count, -1).astype(np.float32)
 
 
-def _residuals(points: Floats, centroids: Floats) -> Floats:
+def _residuals(points: Float32s, centroids: Float32s) -> Float32s:
     """What the nearest centroid leaves over."""
     index = faiss.IndexFlatL2(points.shape[1])
     index.add(centroids)
@@ -137,7 +124,7 @@ def _residuals(points: Floats, centroids: Floats) -> Floats:
     return points - centroids[nearest]
 
 
-def _turn(residuals: Floats, rotation: Rotation, parts: int, iterations: int) -> Floats:
+def _turn(residuals: Float32s, rotation: str, parts: int, iterations: int) -> Float32s:
     """An isometry [out, in] that spreads the residuals over the parts; out is in, padded to a multiple of parts."""
     width = residuals.shape[1]
     out = -(-width // parts) * parts
@@ -151,7 +138,7 @@ def _turn(residuals: Floats, rotation: Rotation, parts: int, iterations: int) ->
     return _optimised(residuals, start, parts, iterations)
 
 
-def _places(variances: NDArray[np.float64], parts: int, size: int) -> NDArray[np.int64]:
+def _places(variances: Float64s, parts: int, size: int) -> Int64s:
     """Where each direction goes: always to the part with room whose product of variances is smallest.
 
     This is the eigenvalue allocation of Ge et al., Optimized Product Quantization (2013).
@@ -169,7 +156,7 @@ def _places(variances: NDArray[np.float64], parts: int, size: int) -> NDArray[np
     return places
 
 
-def _optimised(residuals: Floats, start: NDArray[np.float64], parts: int, iterations: int) -> Floats:
+def _optimised(residuals: Float32s, start: Float64s, parts: int, iterations: int) -> Float32s:
     """Optimised product quantisation by faiss, begun from the allocation of variances."""
     out, width = start.shape
     solver = faiss.OPQMatrix(out, parts)
@@ -184,7 +171,7 @@ def _optimised(residuals: Floats, start: NDArray[np.float64], parts: int, iterat
     return faiss.vector_to_array(solver.A).reshape(out, out)[:, :width].copy()
 
 
-def _codebooks(parts: Floats, iterations: int, *, seed: int, advance: Advance) -> Floats:
+def _codebooks(parts: Float32s, iterations: int, *, seed: int, advance: Advance) -> Float32s:
     """256 codewords for each part of the residuals [rows, parts, part]."""
     count = parts.shape[1]
     books = np.empty((count, CODEWORDS, parts.shape[2]), dtype=np.float32)

@@ -11,70 +11,70 @@ distances that decide are then computed one by one in the fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Lists = NDArray[np.int32]
-Codes = NDArray[np.uint8]
-Multiply = Callable[[Floats, Floats], Floats]
-"""Any matrix product of float32 will do."""
-
-CODEWORDS = 256
-"""Entries of one codebook: a code is a byte."""
+from silo.search.dtypes import Float32s, Float64s, Int32s, Multiply, UInt8s
 
 _LANES = 256
+"""Sums side by side: the outputs of a panel of the rotation, or the codewords of one part."""
 _TILE = 3
+"""Rows handled together: three rows of sums and a panel are what the vector registers hold."""
 _STEP = 4
+"""Dimensions added to a sum before it is stored again."""
+_LISTS_TOGETHER = 64
+"""Lists looked at together for one that may be the nearest; most such groups have none."""
+_DOUBLE_LANES = 8
+"""Sums side by side in the distance that decides; their order is part of the bits of a code."""
+_TINY = np.float32(1e-30)
+"""Taken off a floor, so that rounding in a product of zeros rules nothing out."""
 _BLOCK = 384
 """Rows handled at a time; a multiple of the tile. It bounds memory and has no say in the result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class QuantiserTables:
     """Arrays laid out for the loops below; all derived from a codec's arrays."""
 
-    mean: Floats
-    rotation: Floats
-    centroids: Floats
-    halves: Floats
-    norms: Floats
-    codebooks: Floats
-    offsets: Floats
+    mean: Float32s
+    rotation: Float32s
+    centroids: Float32s
+    halves: Float32s
+    norms: Float32s
+    codebooks: Float32s
+    offsets: Float32s
     width: int
 
 
-def tables(mean: Floats, matrix: Floats, centroids: Floats, codebooks: Floats) -> Tables:
+def lay_out(mean: Float32s, matrix: Float32s, centroids: Float32s, codebooks: Float32s) -> QuantiserTables:
     """Lay out a mean [in], a rotation [out, in], centroids [lists, out] and codebooks [bytes, 256, part]."""
     squares = np.einsum("ij,ij->i", centroids, centroids, dtype=np.float64)
-    panels = _padded(codebooks.transpose(0, 2, 1), _STEP, 1)
-    return Tables(
+    panels = _pad(codebooks.transpose(0, 2, 1), _STEP, 1)
+    return QuantiserTables(
         mean=mean,
-        rotation=_panels(matrix),
+        rotation=_lay_out_panels(matrix),
         centroids=centroids.copy(),
         halves=(squares / 2).astype(np.float32),
         norms=np.sqrt(squares).astype(np.float32),
         codebooks=panels,
-        offsets=(-_squares(codebooks) / 2).astype(np.float32),
+        offsets=(-_sum_squares(codebooks) / 2).astype(np.float32),
         width=len(matrix),
     )
 
 
-def rotate(keys: Floats, table: Tables) -> Floats:
+def rotate(keys: Float32s, table: QuantiserTables) -> Float32s:
     """`(keys - mean) @ matrix.T`, summed from the first dimension to the last."""
     out = np.empty((len(keys), table.width), dtype=np.float32)
     for start in range(0, len(keys), _BLOCK):
         block = keys[start : start + _BLOCK] - table.mean
-        rows = _padded(_padded(block, _TILE, 0), _STEP, 1)
+        rows = _pad(_pad(block, _TILE, 0), _STEP, 1)
         _rotate(rows, table.rotation, out[start : start + len(block)])
     return out
 
 
-def quantise(rows: Floats, table: Tables, multiply: Multiply = np.matmul) -> tuple[Lists, Codes]:
+def quantise(rows: Float32s, table: QuantiserTables, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
     """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
     lists = np.empty(len(rows), dtype=np.int32)
     codes = np.empty((len(rows), len(table.codebooks)), dtype=np.uint8)
@@ -83,43 +83,43 @@ def quantise(rows: Floats, table: Tables, multiply: Multiply = np.matmul) -> tup
         block = rows[start : start + _BLOCK]
         products = multiply(block, table.centroids.T)
         some = lists[start : start + _BLOCK]
-        _nearest(block, table.centroids, products, table.halves, table.norms, slack, some)
-        _code(block - table.centroids[some], table, codes[start : start + _BLOCK])
+        _find_nearest(block, table.centroids, products, table.halves, table.norms, slack, some)
+        _encode(block - table.centroids[some], table, codes[start : start + _BLOCK])
     return lists, codes
 
 
-def _code(residuals: Floats, table: Tables, codes: Codes) -> None:
+def _encode(residuals: Float32s, table: QuantiserTables, codes: UInt8s) -> None:
     parts = residuals.reshape(len(residuals), len(table.codebooks), -1)
-    padded = _padded(_padded(parts, _TILE, 0), _STEP, 2)
-    _nearest_codes(padded, table.codebooks, table.offsets, codes)
+    padded = _pad(_pad(parts, _TILE, 0), _STEP, 2)
+    _find_codes(padded, table.codebooks, table.offsets, codes)
 
 
-def _squares(codebooks: Floats) -> NDArray[np.float64]:
-    squares: NDArray[np.float64] = np.einsum("mkj,mkj->mk", codebooks, codebooks, dtype=np.float64)
+def _sum_squares(codebooks: Float32s) -> Float64s:
+    squares: Float64s = np.einsum("mkj,mkj->mk", codebooks, codebooks, dtype=np.float64)
     return squares
 
 
-def _padded(array: Floats, multiple: int, axis: int) -> Floats:
+def _pad(array: Float32s, multiple: int, axis: int) -> Float32s:
     """The array with zeros up to the next multiple along one axis, in C order."""
     missing = -array.shape[axis] % multiple
     widths = [(0, missing if number == axis else 0) for number in range(array.ndim)]
     return np.ascontiguousarray(np.pad(array, widths) if missing else array)
 
 
-def _panels(matrix: Floats) -> Floats:
+def _lay_out_panels(matrix: Float32s) -> Float32s:
     """[out, in] as [panels, in, lanes]: the outputs of one panel lie side by side."""
-    lanes = _padded(_padded(matrix, _LANES, 0), _STEP, 1)
+    lanes = _pad(_pad(matrix, _LANES, 0), _STEP, 1)
     return np.ascontiguousarray(lanes.reshape(-1, _LANES, lanes.shape[1]).transpose(0, 2, 1))
 
 
 @numba.njit(cache=True, nogil=True)
-def _accumulate(rows: Floats, panel: Floats, sums: Floats) -> None:
+def _accumulate(rows: Float32s, panel: Float32s, sums: Float32s) -> None:
     """Add the products of three rows with a panel to their sums; each sum grows one dimension after the other."""
-    for at in range(0, panel.shape[0], 4):
+    for at in range(0, panel.shape[0], _STEP):
         a0, a1, a2, a3 = rows[0, at], rows[0, at + 1], rows[0, at + 2], rows[0, at + 3]
         b0, b1, b2, b3 = rows[1, at], rows[1, at + 1], rows[1, at + 2], rows[1, at + 3]
         c0, c1, c2, c3 = rows[2, at], rows[2, at + 1], rows[2, at + 2], rows[2, at + 3]
-        for lane in range(256):
+        for lane in range(_LANES):
             p0, p1, p2, p3 = panel[at, lane], panel[at + 1, lane], panel[at + 2, lane], panel[at + 3, lane]
             sums[0, lane] = sums[0, lane] + a0 * p0 + a1 * p1 + a2 * p2 + a3 * p3
             sums[1, lane] = sums[1, lane] + b0 * p0 + b1 * p1 + b2 * p2 + b3 * p3
@@ -127,21 +127,23 @@ def _accumulate(rows: Floats, panel: Floats, sums: Floats) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _rotate(rows: Floats, panels: Floats, out: Floats) -> None:
-    sums = np.empty((3, 256), dtype=np.float32)
+def _rotate(rows: Float32s, panels: Float32s, out: Float32s) -> None:
+    sums = np.empty((_TILE, _LANES), dtype=np.float32)
     for number in range(len(panels)):
-        first = number * 256
-        lanes = min(256, out.shape[1] - first)
-        for at in range(0, len(rows), 3):
+        first = number * _LANES
+        lanes = min(_LANES, out.shape[1] - first)
+        for at in range(0, len(rows), _TILE):
             sums[:] = 0
-            _accumulate(rows[at : at + 3], panels[number], sums)
-            for row in range(min(3, len(out) - at)):
+            _accumulate(rows[at : at + _TILE], panels[number], sums)
+            for row in range(min(_TILE, len(out) - at)):
                 for lane in range(lanes):
                     out[at + row, first + lane] = sums[row, lane]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _floor(products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32) -> np.float32:
+def _find_floor(
+    products: Float32s, halves: Float32s, norms: Float32s, length: np.float32, slack: np.float32
+) -> np.float32:
     """The best score that is certain, whatever the rounding of the products was."""
     best = np.float32(-np.inf)
     for number in range(len(products)):
@@ -151,8 +153,8 @@ def _floor(products: Floats, halves: Floats, norms: Floats, length: np.float32, 
 
 
 @numba.njit(cache=True, nogil=True)
-def _candidates(
-    products: Floats, halves: Floats, norms: Floats, length: np.float32, slack: np.float32, floor: np.float32
+def _count_candidates(
+    products: Float32s, halves: Float32s, norms: Float32s, length: np.float32, slack: np.float32, floor: np.float32
 ) -> int:
     """How many scores may in truth reach the floor."""
     count = 0
@@ -162,26 +164,32 @@ def _candidates(
 
 
 @numba.njit(cache=True, nogil=True)
-def _distance(row: Floats, centroid: Floats) -> float:
+def _measure(row: Float32s, centroid: Float32s) -> float:
     """The squared distance in double precision; eight sums side by side, added up in one order."""
-    sums = np.zeros(8)
-    whole = len(row) // 8 * 8
-    for at in range(0, whole, 8):
-        for lane in range(8):
+    sums = np.zeros(_DOUBLE_LANES)
+    whole = len(row) // _DOUBLE_LANES * _DOUBLE_LANES
+    for at in range(0, whole, _DOUBLE_LANES):
+        for lane in range(_DOUBLE_LANES):
             gap = np.float64(row[at + lane]) - np.float64(centroid[at + lane])
             sums[lane] += gap * gap
     for at in range(whole, len(row)):
         gap = np.float64(row[at]) - np.float64(centroid[at])
         sums[at - whole] += gap * gap
     total = 0.0
-    for lane in range(8):
+    for lane in range(_DOUBLE_LANES):
         total += sums[lane]
     return total
 
 
 @numba.njit(cache=True, nogil=True)
-def _nearest(
-    rows: Floats, centroids: Floats, products: Floats, halves: Floats, norms: Floats, slack: np.float32, lists: Lists
+def _find_nearest(
+    rows: Float32s,
+    centroids: Float32s,
+    products: Float32s,
+    halves: Float32s,
+    norms: Float32s,
+    slack: np.float32,
+    lists: Int32s,
 ) -> None:
     """The nearest centroid among all that the products, being inexact, cannot rule out; the first of equals.
 
@@ -193,46 +201,47 @@ def _nearest(
         for value in rows[at]:
             square += np.float64(value) * np.float64(value)
         length = np.float32(np.sqrt(square))
-        floor = _floor(products[at], halves, norms, length, slack) - np.float32(1e-30)
+        floor = _find_floor(products[at], halves, norms, length, slack) - _TINY
         best = np.inf
-        for first in range(0, len(norms), 64):
-            some = slice(first, min(first + 64, len(norms)))
-            if not _candidates(products[at, some], halves[some], norms[some], length, slack, floor):
+        for first in range(0, len(norms), _LISTS_TOGETHER):
+            some = slice(first, min(first + _LISTS_TOGETHER, len(norms)))
+            if not _count_candidates(products[at, some], halves[some], norms[some], length, slack, floor):
                 continue
             for number in range(some.start, some.stop):
                 reach = slack * norms[number] * (length + norms[number])
                 if products[at, number] - halves[number] + reach >= floor:
-                    distance = _distance(rows[at], centroids[number])
+                    distance = _measure(rows[at], centroids[number])
                     if distance < best:
                         best = distance
                         lists[at] = number
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_largest(scores: Floats, halves: Floats) -> np.int32:
+def _find_first_largest(scores: Float32s, halves: Float32s) -> np.int32:
     """The place of the largest of 256 scores, the first of equals."""
-    for lane in range(128):
-        halves[lane] = scores[lane] if scores[lane] > scores[lane + 128] else scores[lane + 128]
-    width = 64
+    width = _LANES // 2
+    for lane in range(width):
+        halves[lane] = scores[lane] if scores[lane] > scores[lane + width] else scores[lane + width]
+    width //= 2
     while width:
         for lane in range(width):
             halves[lane] = halves[lane] if halves[lane] > halves[lane + width] else halves[lane + width]
         width //= 2
     largest = halves[0]
-    place = np.int32(256)
-    for lane in range(256):
-        here = np.int32(lane) if scores[lane] == largest else np.int32(256)
+    place = np.int32(_LANES)
+    for lane in range(_LANES):
+        here = np.int32(lane) if scores[lane] == largest else np.int32(_LANES)
         place = here if here < place else place
     return place
 
 
 @numba.njit(cache=True, nogil=True)
-def _nearest_codes(parts: Floats, codebooks: Floats, offsets: Floats, codes: Codes) -> None:
-    sums = np.empty((3, 256), dtype=np.float32)
-    halves = np.empty(128, dtype=np.float32)
+def _find_codes(parts: Float32s, codebooks: Float32s, offsets: Float32s, codes: UInt8s) -> None:
+    sums = np.empty((_TILE, _LANES), dtype=np.float32)
+    halves = np.empty(_LANES // 2, dtype=np.float32)
     for part in range(len(codebooks)):
-        for at in range(0, len(parts), 3):
+        for at in range(0, len(parts), _TILE):
             sums[:] = offsets[part]
-            _accumulate(parts[at : at + 3, part], codebooks[part], sums)
-            for row in range(min(3, len(codes) - at)):
-                codes[at + row, part] = _first_largest(sums[row], halves)
+            _accumulate(parts[at : at + _TILE, part], codebooks[part], sums)
+            for row in range(min(_TILE, len(codes) - at)):
+                codes[at + row, part] = _find_first_largest(sums[row], halves)

@@ -6,7 +6,7 @@ Nothing is sampled, capped or estimated, and no stretch reaches from one documen
 allowed every answer is the answer of buckets that hold these alone: an erased or forbidden document decides neither a
 length nor a count nor which occurrences are named.
 
-The kernels read the buckets where they lie, by address: `SuffixSearch` checks types, sizes and ranges when it is made
+The kernels read the buckets where they lie, by address: `NgramIndex` checks types, sizes and ranges when it is made
 and keeps the arrays alive. They run without the interpreter lock and share nothing they write.
 """
 
@@ -22,22 +22,21 @@ from numpy.typing import NDArray
 from pydivsufsort import divsufsort
 
 from silo.errors import SiloError
+from silo.search.dtypes import Float64s, Int32s, Int64s, UInt8s, UInt32s, UInt64s
 from silo.search.ngram.kernel import (
+    RANK_BLOCK,
     TABLE_WIDTH,
-    Buckets,
-    Ints,
-    continuations,
-    followers,
-    holders,
-    levels,
-    longest_match,
-    longest_usable,
+    BucketArrays,
+    count_followers,
+    count_levels,
+    find_continuations,
+    find_longest,
+    find_longest_match,
+    weigh_documents,
 )
-from silo.search.places import TokenTable, Weights
+from silo.search.places import TokenTable
 
-Tokens = NDArray[np.uint16] | NDArray[np.uint32]
-Suffixes = NDArray[np.uint32]
-Bitmap = NDArray[np.uint8]
+Tokens = NDArray[np.uint16] | UInt32s
 Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 
@@ -52,20 +51,20 @@ class Continuations:
     """
 
     length: int
-    tokens: NDArray[np.uint32]
-    counts: Ints
+    tokens: UInt32s
+    counts: Int64s
     total: int
     ends: int
-    buckets: NDArray[np.int32]
-    places: NDArray[np.uint32]
+    buckets: Int32s
+    places: UInt32s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Followers:
+class NextTokens:
     """The tokens (uint32, ascending) after all of a context, their counts (int64), and the sum of these."""
 
-    tokens: NDArray[np.uint32]
-    counts: Ints
+    tokens: UInt32s
+    counts: Int64s
     total: int
 
 
@@ -78,9 +77,9 @@ class Levels:
     last column is of the longest context where that is longer than all orders, else 0.
     """
 
-    lengths: NDArray[np.int32]
-    totals: Ints
-    hits: Ints
+    lengths: Int32s
+    totals: Int64s
+    hits: Int64s
 
 
 class Match(NamedTuple):
@@ -92,81 +91,83 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Allowed:
-    """The documents that may be counted and named; made once per policy by `SuffixSearch.allow`."""
+class AllowedSuffixes:
+    """The documents that may be counted and named; made once per policy by `NgramIndex.allow`."""
 
-    _table: Ints
-    _addresses: Ints
+    _table: Int64s
+    _addresses: Int64s
     _kept: tuple[NDArray[Any], ...]
 
 
-def suffix_array(tokens: Tokens) -> Suffixes:
+def suffix_array(tokens: Tokens) -> UInt32s:
     """Every place of `tokens`, sorted by the tokens from there on; the same array on every machine."""
     places = divsufsort(np.ascontiguousarray(tokens)) if len(tokens) else np.empty(0)
     return np.asarray(places, dtype=np.uint32)
 
 
-class SuffixSearch:
+class NgramIndex:
     """Searches buckets as one text. Given in the order of their document ids, their cuts show in no answer."""
 
-    def __init__(self, buckets: Sequence[tuple[Tokens, Suffixes]], begin: int) -> None:
-        self._arrays = [_checked(number, begin, *bucket) for number, bucket in enumerate(buckets)]
+    def __init__(self, buckets: Sequence[tuple[Tokens, UInt32s]], begin: int) -> None:
+        self._buckets = [_check_bucket(number, begin, *bucket) for number, bucket in enumerate(buckets)]
         self._begin = int(begin)
-        self._kind = np.empty(0, dtype=self._arrays[0][0].dtype if self._arrays else np.uint16)
-        _require(all(tokens.dtype == self._kind.dtype for tokens, _ in self._arrays), "buckets of different types")
-        largest = max((int(tokens.max()) for tokens, _ in self._arrays if len(tokens)), default=0)
+        self._no_tokens = np.empty(0, dtype=self._buckets[0][0].dtype if self._buckets else np.uint16)
+        _require(
+            all(tokens.dtype == self._no_tokens.dtype for tokens, _ in self._buckets), "buckets of different types"
+        )
+        largest = max((int(tokens.max()) for tokens, _ in self._buckets if len(tokens)), default=0)
         width = min(largest + 1, TABLE_WIDTH)
-        self._firsts = np.zeros((len(self._arrays), width + 1), dtype=np.uint32)
-        self._table = np.empty((len(self._arrays), 5), dtype=np.int64)
-        for row, firsts, (tokens, suffixes) in zip(self._table, self._firsts, self._arrays, strict=True):
+        self._firsts = np.zeros((len(self._buckets), width + 1), dtype=np.uint32)
+        self._table = np.empty((len(self._buckets), 5), dtype=np.int64)
+        for row, firsts, (tokens, suffixes) in zip(self._table, self._firsts, self._buckets, strict=True):
             firsts[1:] = np.bincount(np.minimum(tokens, np.int64(width)), minlength=width)[:width].cumsum()
             row[:] = tokens.ctypes.data, suffixes.ctypes.data, firsts.ctypes.data, len(tokens), width
-        self._everything = self.allow([None] * len(self._arrays))
+        self._everything = self.allow([None] * len(self._buckets))
 
-    def allow(self, bitmaps: Sequence[Bitmap | None]) -> Allowed:
+    def allow(self, bitmaps: Sequence[UInt8s | None]) -> AllowedSuffixes:
         """Per bucket None for all of it, or one bit per place: bit `place & 7` of byte `place >> 3`.
 
         A document is allowed with all of its places or none. What is made of a bitmap takes a quarter byte per place.
         """
-        _require(len(bitmaps) == len(self._arrays), f"{len(bitmaps)} bitmaps for {len(self._arrays)} buckets")
+        _require(len(bitmaps) == len(self._buckets), f"{len(bitmaps)} bitmaps for {len(self._buckets)} buckets")
         addresses, kept = np.zeros((len(bitmaps), 2), dtype=np.int64), list[NDArray[Any]]()
         for number, bitmap in enumerate(bitmaps):
             if bitmap is not None:
-                suffixes = self._arrays[number][1]
+                suffixes = self._buckets[number][1]
                 plain = bitmap.dtype == np.uint8 and bitmap.ndim == 1 and bitmap.flags.c_contiguous
                 enough = plain and 8 * len(bitmap) >= len(suffixes)
                 _require(enough, f"bitmap {number} is not plain uint8 with {len(suffixes)} bits")
-                kept += [bitmap, _ranks(bitmap, suffixes)]
+                kept += [bitmap, _rank_allowed(bitmap, suffixes)]
                 addresses[number] = [array.ctypes.data for array in kept[-2:]]
-        return Allowed(self._table, addresses, tuple(kept))
+        return AllowedSuffixes(self._table, addresses, tuple(kept))
 
     def continuations(
-        self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000, limit: int = 64
+        self, prefix: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000, limit: int = 64
     ) -> Continuations:
         """What follows the longest suffix (at most `longest` tokens, after the last `begin`) that anything follows."""
-        return Continuations(*continuations(self._open(allowed), _tail(prefix, longest), max(limit, 0)))
+        return Continuations(*find_continuations(self._arrays_of(allowed), _copy_last(prefix, longest), max(limit, 0)))
 
-    def longest(self, prefix: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> int:
+    def longest(self, prefix: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000) -> int:
         """The length `continuations` finds, without counting what follows."""
-        return int(longest_usable(self._open(allowed), _tail(prefix, longest), True))
+        return int(find_longest(self._arrays_of(allowed), _copy_last(prefix, longest), True))
 
-    def longest_match(self, ids: Ids, *, allowed: Allowed | None = None, longest: int = 1000) -> Match:
+    def longest_match(self, ids: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000) -> Match:
         """The longest suffix of `ids` (at most `longest` tokens, after the last `begin`) that occurs at all."""
-        return Match(*longest_match(self._open(allowed), _tail(ids, longest)))
+        return Match(*find_longest_match(self._arrays_of(allowed), _copy_last(ids, longest)))
 
-    def followers(self, context: Ids, *, allowed: Allowed | None = None) -> Followers:
+    def followers(self, context: Ids, *, allowed: AllowedSuffixes | None = None) -> NextTokens:
         """What follows all of the context; nothing if it is empty or contains `begin`."""
-        return Followers(*followers(self._open(allowed), _tail(context, len(context))))
+        return NextTokens(*count_followers(self._arrays_of(allowed), _copy_last(context, len(context))))
 
-    def holders(
+    def weigh_documents(
         self,
         ids: Ids,
         sizes: Sequence[int],
         weights: Sequence[float],
         table: TokenTable,
         *,
-        allowed: Allowed | None = None,
-    ) -> tuple[Ints, Weights]:
+        allowed: AllowedSuffixes | None = None,
+    ) -> tuple[Int64s, Float64s]:
         """The documents, as numbers of the table, that hold the last tokens of `ids`, and what this weighs.
 
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0. No tokens, or tokens with
@@ -177,24 +178,31 @@ class SuffixSearch:
         if len(weights) != len(sizes) or min(weights, default=1) <= 0:
             raise SiloError("internal", "every size needs a weight above 0")
         wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
-        with table.tally() as room:
-            rows, sums = holders(self._open(allowed), _tail(ids, len(ids)), wanted, each, table.documents, tuple(room))
+        last = _copy_last(ids, len(ids))
+        with table.counters() as counters:
+            rows, sums = weigh_documents(self._arrays_of(allowed), last, wanted, each, table.documents, tuple(counters))
         return rows, sums
 
     def levels(
-        self, ids: Ids, start: int = 0, *, orders: Sequence[int], allowed: Allowed | None = None, longest: int = 1000
+        self,
+        ids: Ids,
+        start: int = 0,
+        *,
+        orders: Sequence[int],
+        allowed: AllowedSuffixes | None = None,
+        longest: int = 1000,
     ) -> Levels:
         """Score a text: a row for each of `ids[start:]`, with what is known of all that is before it."""
         _require(0 <= start <= len(ids), f"start is {start}, not 0 to {len(ids)}")
         rising = all(low < high for low, high in pairwise((0, *orders)))
         _require(len(orders) > 0 and rising, f"orders are {tuple(orders)}, not ascending from 1 or more")
         sizes = np.array(orders, dtype=np.int64)
-        return Levels(*levels(self._open(allowed), _tail(ids, len(ids)), start, sizes, max(longest, 0)))
+        return Levels(*count_levels(self._arrays_of(allowed), _copy_last(ids, len(ids)), start, sizes, max(longest, 0)))
 
-    def _open(self, allowed: Allowed | None) -> Buckets:
+    def _arrays_of(self, allowed: AllowedSuffixes | None) -> BucketArrays:
         chosen = allowed or self._everything
         _require(chosen._table is self._table, "what is allowed was allowed for another search")
-        return self._kind, self._table, chosen._addresses, self._begin
+        return self._no_tokens, self._table, chosen._addresses, self._begin
 
 
 def _require(holds: bool, message: str) -> None:
@@ -202,7 +210,7 @@ def _require(holds: bool, message: str) -> None:
         raise SiloError("internal", message)
 
 
-def _checked(number: int, begin: int, tokens: Tokens, suffixes: Suffixes) -> tuple[Tokens, Suffixes]:
+def _check_bucket(number: int, begin: int, tokens: Tokens, suffixes: UInt32s) -> tuple[Tokens, UInt32s]:
     for array, kinds in ((tokens, ("uint16", "uint32")), (suffixes, ("uint32",))):
         plain = array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
         _require(plain and array.dtype.name in kinds, f"bucket {number} is not made of plain {' or '.join(kinds)}")
@@ -212,14 +220,14 @@ def _checked(number: int, begin: int, tokens: Tokens, suffixes: Suffixes) -> tup
     return tokens, suffixes
 
 
-def _tail(ids: Ids, longest: int) -> Ints:
+def _copy_last(ids: Ids, longest: int) -> Int64s:
     """The last tokens, always copied: a kernel would be compiled anew for an array that is read-only or strided."""
     return np.array(ids[max(0, len(ids) - max(longest, 0)) :], dtype=np.int64, order="C")
 
 
-def _ranks(bitmap: Bitmap, suffixes: Suffixes) -> NDArray[np.uint64]:
-    """For every 64 suffixes how many before them are allowed, and which of them are: see `OpenBucket`."""
-    bits = np.zeros(64 * (len(suffixes) // 64 + 1), dtype=np.bool_)
+def _rank_allowed(bitmap: UInt8s, suffixes: UInt32s) -> UInt64s:
+    """For every block of suffixes how many before them are allowed, and which of them are: see the kernel."""
+    bits = np.zeros(RANK_BLOCK * (len(suffixes) // RANK_BLOCK + 1), dtype=np.bool_)
     bits[: len(suffixes)] = np.unpackbits(bitmap, bitorder="little").view(np.bool_)[suffixes]
     words = np.packbits(bits, bitorder="little").view(np.uint64)
     counts = np.bitwise_count(words).astype(np.uint64)

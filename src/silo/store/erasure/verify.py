@@ -14,7 +14,7 @@ from silo.errors import SiloError
 from silo.files import file_sha256
 from silo.progress import Advance
 from silo.search.knn.codec import Encoded
-from silo.search.knn.index import KeyRows, RowSearch, SearchTables
+from silo.search.knn.index import KeyRows, KnnIndex, SearchTables
 from silo.store.bucket import EncodedDocument
 from silo.store.encode import DocumentPipeline
 from silo.store.erasure.digest import Digest
@@ -98,7 +98,7 @@ def self_test(view: View, tables: SearchTables) -> dict[str, float]:
     if not view.buckets:
         return {"rows": 0, "recall": 1.0, "distance_error": 0.0}
     rows, codes = _sample(key_rows(max(view.buckets, key=lambda bucket: len(bucket.tokens))))
-    index = RowSearch(tables, [rows])
+    index = KnnIndex(tables, [rows])
     chosen = np.random.default_rng(0).permutation(len(rows))[:_TEST_KEYS]
     keys = tables.codec.decode(Encoded(codes.lists[chosen], codes.codes[chosen]))
     k = min(_TEST_NEIGHBOURS, len(rows))

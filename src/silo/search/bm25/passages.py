@@ -1,6 +1,6 @@
-"""The words of passages as integers: how documents are cut, and what a bucket keeps of their words.
+"""The passages of one bucket: how documents are cut into them, and which words each holds how often.
 
-A passage is a run of tokens of one document. Its words are numbers, the terms of `silo.text.words`.
+A passage is a run of tokens of one document. The arrays are sections of the bucket on disk.
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-
-Terms = NDArray[np.uint64]
-Rows = NDArray[np.uint32]
-Small = NDArray[np.unsignedinteger[Any]]
-"""uint8, uint16 or uint32: the narrowest that holds the largest value."""
+from silo.search.dtypes import UInt32s, UInt64s, Unsigned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """Where passages lie: the row of the document in its bucket, the first token and the token after the last."""
 
-    documents: Rows
-    firsts: Rows
-    ends: Rows
+    documents: UInt32s
+    firsts: UInt32s
+    ends: UInt32s
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -41,14 +37,14 @@ class PassageArrays:
     passage.
     """
 
-    terms: Terms
-    starts: Rows
-    passages: Small
-    counts: Small
-    lengths: Rows
-    documents: Rows
-    firsts: Rows
-    ends: Rows
+    terms: UInt64s
+    starts: UInt32s
+    passages: Unsigned
+    counts: Unsigned
+    lengths: UInt32s
+    documents: UInt32s
+    firsts: UInt32s
+    ends: UInt32s
 
     def __post_init__(self) -> None:
         wide = all(len(array) == len(self) for array in (self.documents, self.firsts, self.ends))
@@ -75,8 +71,8 @@ def cut(tokens: Sequence[int], *, length: int, stride: int) -> Spans:
     return Spans(*(array.astype(np.uint32) for array in (documents, firsts, ends)))
 
 
-def build(words: Sequence[Terms], spans: Spans) -> PassageArrays:
-    """The arrays of one bucket from the words of each of its passages (see `silo.text.words.terms`)."""
+def build(words: Sequence[UInt64s], spans: Spans) -> PassageArrays:
+    """The arrays of one bucket from the words of each of its passages (see `terms`)."""
     if len(words) != len(spans):
         raise ValueError(f"words of {len(words)} passages for {len(spans)} spans")
     lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
@@ -96,13 +92,13 @@ def build(words: Sequence[Terms], spans: Spans) -> PassageArrays:
     )
 
 
-def _narrow(values: NDArray[Any]) -> Small:
+def _narrow(values: NDArray[Any]) -> Unsigned:
     """The values in the narrowest unsigned integers that hold them all."""
-    narrow: Small = values.astype(np.min_scalar_type(int(values.max(initial=0))))
+    narrow: Unsigned = values.astype(np.min_scalar_type(int(values.max(initial=0))))
     return narrow
 
 
-def _are_postings(terms: Terms, starts: Rows, passages: Small, counts: Small, size: int) -> bool:
+def _are_postings(terms: UInt64s, starts: UInt32s, passages: Unsigned, counts: Unsigned, size: int) -> bool:
     """Nothing points outside its array, and terms ascend."""
     ordered = bool((terms[1:] > terms[:-1]).all() and (starts[1:] > starts[:-1]).all())
     whole = starts[0] == 0 and starts[-1] == len(passages)
