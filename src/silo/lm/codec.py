@@ -23,6 +23,7 @@ from silo.lm.firewall import (
     SEEN,
     Permit,
     checked_documents,
+    load_seen,
     merge_seen,
     permitted_shards,
     seen_file,
@@ -107,17 +108,17 @@ def _document_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.rando
 
 def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
     """Replace the model directory by one that has the codec."""
-    fresh, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
-    for path in (fresh, old):
+    new_root, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
+    for path in (new_root, old):
         remove_tree(path)
-    shutil.copytree(root, fresh, ignore=shutil.ignore_patterns(CODEC_FOLDER, MANIFEST))
-    codec.save(fresh / CODEC_FOLDER)
-    known = np.load(root / DOCUMENTS) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
-    known = known.copy()
-    known["shaped"] &= ~np.uint8(CODEC)
-    write_atomic(fresh / DOCUMENTS, seen_file(merge_seen(known, seen_rows(seen, CODEC))))
+    shutil.copytree(root, new_root, ignore=shutil.ignore_patterns(CODEC_FOLDER, MANIFEST))
+    codec.save(new_root / CODEC_FOLDER)
+    documents = load_seen(root) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
+    documents = documents.copy()
+    documents["shaped"] &= ~np.uint8(CODEC)
+    write_atomic(new_root / DOCUMENTS, seen_file(merge_seen(documents, seen_rows(seen, CODEC))))
     rest = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
-    write_manifest(fresh, {**rest, "files": file_checksums(fresh), "codec": codec.fingerprint})
+    write_manifest(new_root, {**rest, "files": file_checksums(new_root), "codec": codec.fingerprint})
     commit(root, old)
-    commit(fresh, root)
+    commit(new_root, root)
     remove_tree(old)

@@ -49,10 +49,10 @@ class State:
 
 def save_weights(folder: Path, network: Any, group: ProcessGroup) -> None:
     """Replace a folder that holds weights alone."""
-    fresh = _empty_folder(folder, group)
-    _write_tensors(fresh / "weights.safetensors", network.named_parameters(), group)
+    new_folder = _empty_folder(folder, group)
+    _write_tensors(new_folder / "weights.safetensors", network.named_parameters(), group)
     if group.is_leader:
-        _swap(fresh, folder)
+        _swap(new_folder, folder)
 
 
 def load_weights(folder: Path, network: Any) -> None:
@@ -64,18 +64,18 @@ def load_weights(folder: Path, network: Any) -> None:
 
 def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, group: ProcessGroup) -> None:
     """Write everything a run needs to go on, then swap it with the last checkpoint."""
-    fresh = _empty_folder(folder, group)
-    _write_tensors(fresh / "weights.safetensors", network.named_parameters(), group)
+    new_folder = _empty_folder(folder, group)
+    _write_tensors(new_folder / "weights.safetensors", network.named_parameters(), group)
     moments = (
         (f"{name}.{key}", value)
         for name, parameter in network.named_parameters()
         for key, value in optimiser.state[parameter].items()
     )
-    _write_tensors(fresh / "optimiser.safetensors", moments, group)
+    _write_tensors(new_folder / "optimiser.safetensors", moments, group)
     if group.is_leader:
         best = None if math.isinf(state.best_loss) else state.best_loss
-        write_json(fresh / "state.json", {**asdict(state), "best_loss": best})
-        _swap(fresh, folder)
+        write_json(new_folder / "state.json", {**asdict(state), "best_loss": best})
+        _swap(new_folder, folder)
 
 
 def load_checkpoint(folder: Path, network: Any, optimiser: Any) -> State:
@@ -99,11 +99,11 @@ def _old_folder(folder: Path) -> Path:
 
 
 def _empty_folder(folder: Path, group: ProcessGroup) -> Path:
-    fresh = folder.with_name(folder.name + ".fresh")
+    new_folder = folder.with_name(folder.name + ".fresh")
     if group.is_leader:
-        remove_tree(fresh)
-        fresh.mkdir(parents=True)
-    return fresh
+        remove_tree(new_folder)
+        new_folder.mkdir(parents=True)
+    return new_folder
 
 
 def _write_tensors(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], group: ProcessGroup) -> None:
@@ -113,10 +113,10 @@ def _write_tensors(path: Path, tensors: Iterable[tuple[str, torch.Tensor]], grou
         sync_file(path)
 
 
-def _swap(fresh: Path, folder: Path) -> None:
+def _swap(new_folder: Path, folder: Path) -> None:
     """At every instant the old or the new content lies under `folder` or `folder.old`."""
     remove_tree(_old_folder(folder))
     if folder.exists():
         commit(folder, _old_folder(folder))
-    commit(fresh, folder)
+    commit(new_folder, folder)
     remove_tree(_old_folder(folder))
