@@ -23,7 +23,7 @@ from silo.search.knn.arrays import CodecArrays
 _LANES = 256
 """Sums side by side: the outputs of a panel of the rotation, or the codewords of one part."""
 _TILE = 3
-"""Rows handled together: three rows of sums and a panel are what the vector registers hold."""
+"""Rows handled together: a panel is read once for all of them."""
 _STEP = 4
 """Dimensions added to a sum before it is stored again."""
 _LISTS_TOGETHER = 64
