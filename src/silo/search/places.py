@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from silo.search.dtypes import Float64s, Int32s, Int64s, UInt32s
 
 HINT_SHIFT = 8
-"""log2 of the places between two hints: a look-up then passes over a document or two, and a hint costs 1/64 byte."""
+"""log2 of the places between two hints: a look-up passes over the documents that begin after its hint, which are few,
+and hints take 1/64 byte per place."""
 DocumentTable = tuple[Int64s, Int64s, Int32s, int]
 """Where the places of each bucket begin among all, where each document does, which one is at every 2^n-th, and n."""
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silo.errors import SiloError
 from silo.search.bm25.kernel import TINY, Postings, place_postings, search_passages
 from silo.search.bm25.passages import PassageArrays
 from silo.search.dtypes import Bools, Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
@@ -62,7 +61,7 @@ class Bm25Index:
 
     def __init__(self, buckets: Sequence[PassageArrays], *, k1: float = 0.9, b: float = 0.4) -> None:
         if not (0 <= k1 <= 1000 and 0 <= b <= 1):
-            raise SiloError("recipe-value", f"k1 is {k1} and b is {b}, not 0 to 1,000 and 0 to 1")
+            raise ValueError(f"k1 is {k1} and b is {b}, not 0 to 1,000 and 0 to 1")
         self._k1, self._b = float(k1), float(b)
         self._index = _merge_postings(buckets)
         self._all = self.allow([None] * len(buckets))
@@ -90,7 +89,7 @@ class Bm25Index:
         if chosen._index is not self._index:
             raise ValueError("these passages were allowed for another search")
         if k < 1:
-            raise SiloError("recipe-value", f"k is {k}, not 1 or more")
+            raise ValueError(f"k is {k}, not 1 or more")
         words = np.array(query, dtype=np.uint64)
         words.sort()
         statistics = chosen._norms, chosen._frequencies, chosen.passages, chosen._formula

@@ -50,7 +50,7 @@ class PassageArrays:
         wide = all(len(array) == len(self) for array in (self.documents, self.firsts, self.ends))
         listed = len(self.starts) == len(self.terms) + 1 and len(self.passages) == len(self.counts)
         if not (wide and listed and _are_postings(self.terms, self.starts, self.passages, self.counts, len(self))):
-            raise SiloError("corpus-damaged", "the passages of a bucket do not fit together", "fill the bucket again")
+            raise SiloError("store-damaged", "the passages of a bucket do not fit together", "fill the bucket again")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -62,7 +62,7 @@ def cut(tokens: Sequence[int], *, length: int, stride: int) -> Spans:
     None crosses documents, the last of a document may be shorter, and none lies wholly within the one before it.
     """
     if not 1 <= stride <= length:
-        raise SiloError("recipe-value", f"stride is {stride}, not 1 to the passage length {length}")
+        raise ValueError(f"stride is {stride}, not 1 to the passage length {length}")
     sizes = np.asarray(tokens, dtype=np.int64)
     each = np.where(sizes > 0, 1 + np.maximum(0, -((length - sizes) // stride)), 0)
     documents = np.repeat(np.arange(len(sizes)), each)

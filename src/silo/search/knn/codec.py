@@ -37,7 +37,7 @@ from silo.search.dtypes import Float32s, Int32s, Multiply, UInt8s
 from silo.search.knn.arrays import CODEWORDS, CodecArrays
 
 if TYPE_CHECKING:
-    from silo.search.knn.quantise import QuantiserTables
+    from silo.search.knn.quantise import Quantiser
 
 FORMAT = "silo-codec-1"
 Rotation = Literal["none", "pca", "opq"]
@@ -143,11 +143,11 @@ class Codec:
         return cls(chosen, arrays, len(samples), fitted.note)
 
     @cached_property
-    def _tables(self) -> QuantiserTables:
-        """The arrays laid out for the loops; numba is imported when the first key is quantised, not to open a codec."""
-        from silo.search.knn.quantise import lay_out
+    def _quantiser(self) -> Quantiser:
+        """Made for the first key, so that opening a codec does not import numba."""
+        from silo.search.knn.quantise import Quantiser
 
-        return lay_out(*(getattr(self.arrays, name) for name in _ARRAYS))
+        return Quantiser.of(self.arrays)
 
     @property
     def width(self) -> int:
@@ -161,9 +161,7 @@ class Codec:
 
     def transform(self, keys: ArrayLike) -> Float32s:
         """Keys in rotated space [rows, rotated width]; distances are kept, save for dropped dimensions."""
-        from silo.search.knn.quantise import rotate
-
-        return rotate(_check_keys(keys, self.width), self._tables)
+        return self._quantiser.rotate(_check_keys(keys, self.width))
 
     def encode(self, keys: ArrayLike) -> Encoded:
         """Quantise keys [rows, width]; each row's result is the same in any batch, order and thread."""
@@ -171,9 +169,7 @@ class Codec:
 
     def quantise(self, keys: ArrayLike, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
         """Int32s and codes of keys, as in `encode`, with any matrix product of float32."""
-        from silo.search.knn.quantise import quantise
-
-        return quantise(self.transform(keys), self._tables, multiply)
+        return self._quantiser.quantise(self.transform(keys), multiply)
 
     def reconstruct(self, encoded: Encoded) -> Float32s:
         """What the codes stand for, in rotated space: asymmetric distances are distances to these rows."""

@@ -181,7 +181,7 @@ class KnnIndex:
             if bitmap is None:
                 continue
             if bitmap.dtype != np.uint8 or bitmap.size * 8 < bucket.places or not bitmap.flags.c_contiguous:
-                raise SiloError("recipe-value", f"bitmap {number} has no bit for each of {bucket.places:,} places")
+                raise ValueError(f"bitmap {number} has no bit for each of {bucket.places:,} places")
             addresses[number] = _address_of(bitmap)
         return addresses
 
@@ -238,7 +238,7 @@ def _row_tables(buckets: list[_Bucket], lists: int) -> RowTables:
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise SiloError("recipe-value", message)
+        raise ValueError(message)
 
 
 def _require_sound(holds: bool, message: str) -> None:

@@ -169,8 +169,7 @@ def _sort_ties(bits: UInt32s, numbers: Int64s) -> None:
 
 
 SKETCH = 64
-"""Numbers in a sketch, one cache line of bytes; short ones are filled up with zeros. More would rule out few lists
-more: the directions are those of largest variance."""
+"""Numbers in a sketch, one cache line of bytes; short ones are filled up with zeros."""
 _PANEL = 128
 """Lists bounded together: their 32-bit sums stay in the first-level cache while a panel of sketches streams by."""
 _BYTE_STEPS = 127
@@ -449,7 +448,7 @@ _ROWS = 256
 _ROWS_AHEAD = 64
 """Rows of the next list but one that are asked for ahead; the processor notices by itself how a longer list goes on."""
 _BUCKETS_AHEAD = 2
-"""How many buckets ahead: one would come too late where lists are short."""
+"""How many buckets ahead they are asked for, so that memory has time to answer where lists are short."""
 _SPARE_ROWS = 2048
 """Room for candidates besides twice k: with a small k it would be full after every few rows."""
 _SPARE_SHARE = 4

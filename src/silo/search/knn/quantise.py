@@ -12,16 +12,18 @@ distances that decide are then computed one by one in the fixed order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numba
 import numpy as np
 
 from silo.search.dtypes import Float32s, Float64s, Int32s, Multiply, UInt8s
+from silo.search.knn.arrays import CodecArrays
 
 _LANES = 256
 """Sums side by side: the outputs of a panel of the rotation, or the codewords of one part."""
 _TILE = 3
-"""Rows handled together: three rows of sums and a panel are what the vector registers hold."""
+"""Rows handled together: a panel is read once for all of them."""
 _STEP = 4
 """Dimensions added to a sum before it is stored again."""
 _LISTS_TOGETHER = 64
@@ -35,8 +37,8 @@ _BLOCK = 384
 
 
 @dataclass(frozen=True, slots=True)
-class QuantiserTables:
-    """Arrays laid out for the loops below; all derived from a codec's arrays."""
+class Quantiser:
+    """The arrays of a codec, laid out for the loops below."""
 
     mean: Float32s
     rotation: Float32s
@@ -47,51 +49,47 @@ class QuantiserTables:
     offsets: Float32s
     width: int
 
+    @classmethod
+    def of(cls, arrays: CodecArrays) -> Self:
+        """Lay out a codec's arrays."""
+        squares = np.einsum("ij,ij->i", arrays.centroids, arrays.centroids, dtype=np.float64)
+        return cls(
+            mean=arrays.mean,
+            rotation=_lay_out_panels(arrays.matrix),
+            centroids=arrays.centroids.copy(),
+            halves=(squares / 2).astype(np.float32),
+            norms=np.sqrt(squares).astype(np.float32),
+            codebooks=_pad(arrays.codebooks.transpose(0, 2, 1), _STEP, 1),
+            offsets=(-_sum_squares(arrays.codebooks) / 2).astype(np.float32),
+            width=len(arrays.matrix),
+        )
 
-def lay_out(mean: Float32s, matrix: Float32s, centroids: Float32s, codebooks: Float32s) -> QuantiserTables:
-    """Lay out a mean [in], a rotation [out, in], centroids [lists, out] and codebooks [bytes, 256, part]."""
-    squares = np.einsum("ij,ij->i", centroids, centroids, dtype=np.float64)
-    panels = _pad(codebooks.transpose(0, 2, 1), _STEP, 1)
-    return QuantiserTables(
-        mean=mean,
-        rotation=_lay_out_panels(matrix),
-        centroids=centroids.copy(),
-        halves=(squares / 2).astype(np.float32),
-        norms=np.sqrt(squares).astype(np.float32),
-        codebooks=panels,
-        offsets=(-_sum_squares(codebooks) / 2).astype(np.float32),
-        width=len(matrix),
-    )
+    def rotate(self, keys: Float32s) -> Float32s:
+        """`(keys - mean) @ matrix.T`, summed from the first dimension to the last."""
+        out = np.empty((len(keys), self.width), dtype=np.float32)
+        for start in range(0, len(keys), _BLOCK):
+            block = keys[start : start + _BLOCK] - self.mean
+            rows = _pad(_pad(block, _TILE, 0), _STEP, 1)
+            _rotate(rows, self.rotation, out[start : start + len(block)])
+        return out
 
+    def quantise(self, rows: Float32s, multiply: Multiply) -> tuple[Int32s, UInt8s]:
+        """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
+        lists = np.empty(len(rows), dtype=np.int32)
+        codes = np.empty((len(rows), len(self.codebooks)), dtype=np.uint8)
+        slack = np.float32(4 * (rows.shape[1] + 4) * np.finfo(np.float32).eps)
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            products = multiply(block, self.centroids.T)
+            some = lists[start : start + _BLOCK]
+            _find_nearest(block, self.centroids, products, self.halves, self.norms, slack, some)
+            self._encode(block - self.centroids[some], codes[start : start + _BLOCK])
+        return lists, codes
 
-def rotate(keys: Float32s, table: QuantiserTables) -> Float32s:
-    """`(keys - mean) @ matrix.T`, summed from the first dimension to the last."""
-    out = np.empty((len(keys), table.width), dtype=np.float32)
-    for start in range(0, len(keys), _BLOCK):
-        block = keys[start : start + _BLOCK] - table.mean
-        rows = _pad(_pad(block, _TILE, 0), _STEP, 1)
-        _rotate(rows, table.rotation, out[start : start + len(block)])
-    return out
-
-
-def quantise(rows: Float32s, table: QuantiserTables, multiply: Multiply = np.matmul) -> tuple[Int32s, UInt8s]:
-    """The nearest centroid of each rotated row, and the nearest codeword of each part of what remains."""
-    lists = np.empty(len(rows), dtype=np.int32)
-    codes = np.empty((len(rows), len(table.codebooks)), dtype=np.uint8)
-    slack = np.float32(4 * (rows.shape[1] + 4) * np.finfo(np.float32).eps)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        products = multiply(block, table.centroids.T)
-        some = lists[start : start + _BLOCK]
-        _find_nearest(block, table.centroids, products, table.halves, table.norms, slack, some)
-        _encode(block - table.centroids[some], table, codes[start : start + _BLOCK])
-    return lists, codes
-
-
-def _encode(residuals: Float32s, table: QuantiserTables, codes: UInt8s) -> None:
-    parts = residuals.reshape(len(residuals), len(table.codebooks), -1)
-    padded = _pad(_pad(parts, _TILE, 0), _STEP, 2)
-    _find_codes(padded, table.codebooks, table.offsets, codes)
+    def _encode(self, residuals: Float32s, codes: UInt8s) -> None:
+        parts = residuals.reshape(len(residuals), len(self.codebooks), -1)
+        padded = _pad(_pad(parts, _TILE, 0), _STEP, 2)
+        _find_codes(padded, self.codebooks, self.offsets, codes)
 
 
 def _sum_squares(codebooks: Float32s) -> Float64s:

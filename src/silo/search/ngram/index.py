@@ -112,7 +112,7 @@ class NgramIndex:
         self._buckets = [_check_bucket(number, begin, *bucket) for number, bucket in enumerate(buckets)]
         self._begin = int(begin)
         self._no_tokens = np.empty(0, dtype=self._buckets[0][0].dtype if self._buckets else np.uint16)
-        _require(
+        _require_sound(
             all(tokens.dtype == self._no_tokens.dtype for tokens, _ in self._buckets), "buckets of different types"
         )
         largest = max((int(tokens.max()) for tokens, _ in self._buckets if len(tokens)), default=0)
@@ -174,9 +174,9 @@ class NgramIndex:
         `begin` among them, occur nowhere.
         """
         if max(sizes, default=0) > len(ids):
-            raise SiloError("internal", f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
+            raise ValueError(f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
         if len(weights) != len(sizes) or min(weights, default=1) <= 0:
-            raise SiloError("internal", "every size needs a weight above 0")
+            raise ValueError("every size needs a weight above 0")
         wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
         last = _copy_last(ids, len(ids))
         with table.counters() as counters:
@@ -207,16 +207,23 @@ class NgramIndex:
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise SiloError("internal", message)
+        raise ValueError(message)
+
+
+def _require_sound(holds: bool, message: str) -> None:
+    if not holds:
+        raise SiloError("store-damaged", f"the suffixes of a bucket cannot be searched: {message}")
 
 
 def _check_bucket(number: int, begin: int, tokens: Tokens, suffixes: UInt32s) -> tuple[Tokens, UInt32s]:
     for array, kinds in ((tokens, ("uint16", "uint32")), (suffixes, ("uint32",))):
         plain = array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
-        _require(plain and array.dtype.name in kinds, f"bucket {number} is not made of plain {' or '.join(kinds)}")
-    _require(len(tokens) == len(suffixes), f"bucket {number} has {len(tokens)} tokens, {len(suffixes)} suffixes")
-    _require(not len(tokens) or tokens[0] == begin, f"bucket {number} does not begin with token {begin}")
-    _require(not len(tokens) or suffixes.max() < len(tokens), f"bucket {number} has a suffix that is not a place")
+        _require_sound(
+            plain and array.dtype.name in kinds, f"bucket {number} is not made of plain {' or '.join(kinds)}"
+        )
+    _require_sound(len(tokens) == len(suffixes), f"bucket {number} has {len(tokens)} tokens, {len(suffixes)} suffixes")
+    _require_sound(not len(tokens) or tokens[0] == begin, f"bucket {number} does not begin with token {begin}")
+    _require_sound(not len(tokens) or suffixes.max() < len(tokens), f"bucket {number} has a suffix that is not a place")
     return tokens, suffixes
 
 
