@@ -117,9 +117,9 @@ def list_models(model: Path | None, names: Sequence[str]) -> tuple[ModelListing,
     if model is None or not model.parent.is_dir():
         return ()
     wanted = np.array([np.void(bytes.fromhex(name)) for name in names])
-    found = []
+    listings = []
     for place in sorted(model.parent.iterdir()):
         if (place / MANIFEST).exists() and (place / DOCUMENTS).exists():
             listed = bool(np.isin(load_seen(place)["id"], wanted).any())
-            found.append(ModelListing(place.name, model_fingerprint(open_manifest(place)), listed))
-    return tuple(found)
+            listings.append(ModelListing(place.name, model_fingerprint(open_manifest(place)), listed))
+    return tuple(listings)

@@ -35,14 +35,16 @@ def _run(arguments: argparse.Namespace) -> int:
         raise SiloError("usage", "the period is empty: --to is not included and must be later than --from")
     path = Path(arguments.path)
     _settle(StorePaths(path))
-    found = statements(StorePaths(path), begin, end)
+    period_statements = statements(StorePaths(path), begin, end)
     if arguments.owner is not None:
-        found = replace(found, owners=tuple(item for item in found.owners if item.owner == arguments.owner))
+        period_statements = replace(
+            period_statements, owners=tuple(item for item in period_statements.owners if item.owner == arguments.owner)
+        )
     if arguments.json:
         period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
-        show.print_json({**period, **_as_json(found)})
+        show.print_json({**period, **_as_json(period_statements)})
     else:
-        _show(_title(path, found, begin, end), found, whole=arguments.owner is None)
+        _show(_title(path, period_statements, begin, end), period_statements, whole=arguments.owner is None)
     return 0
 
 
@@ -62,30 +64,30 @@ def _time(option: str, given: str | None) -> datetime | None:
     if given is None:
         return None
     try:
-        found = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(given)
     except ValueError:
         raise SiloError("usage", f"{option} {given!r} is not a date", "write 2026-01-31 or 2026-01-31T18:00") from None
-    return found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
+    return moment if moment.utcoffset() is not None else moment.replace(tzinfo=UTC)
 
 
-def _as_json(found: Statements) -> dict[str, Any]:
-    nobody = {"erased": asdict(found.erased), "language_model": asdict(found.language_model)}
+def _as_json(totals: Statements) -> dict[str, Any]:
+    nobody = {"erased": asdict(totals.erased), "language_model": asdict(totals.language_model)}
     rest = {name: {key: row[key] for key in ("requests", "tokens", "share")} for name, row in nobody.items()}
-    owners = [asdict(item) for item in found.owners]
-    return {"requests": found.requests, "tokens": found.tokens, "owners": owners, **rest}
+    owners = [asdict(item) for item in totals.owners]
+    return {"requests": totals.requests, "tokens": totals.tokens, "owners": owners, **rest}
 
 
-def _title(path: Path, found: Statements, begin: datetime | None, end: datetime | None) -> str:
+def _title(path: Path, totals: Statements, begin: datetime | None, end: datetime | None) -> str:
     since = f" from {begin:%Y-%m-%d %H:%M %Z}" if begin else ""
     until = f" to {end:%Y-%m-%d %H:%M %Z}" if end else ""
-    return f"{path}{since}{until}: {found.requests:,} requests, {found.tokens:,} tokens"
+    return f"{path}{since}{until}: {totals.requests:,} requests, {totals.tokens:,} tokens"
 
 
-def _show(title: str, found: Statements, *, whole: bool) -> None:
-    rows = [_row(item.owner or "(no owner named)", item) for item in found.owners]
+def _show(title: str, totals: Statements, *, whole: bool) -> None:
+    rows = [_row(item.owner or "(no owner named)", item) for item in totals.owners]
     if whole:
-        rows.append(_row("(erased documents)", found.erased))
-        rows.append(_row("(language model and other stores)", found.language_model))
+        rows.append(_row("(erased documents)", totals.erased))
+        rows.append(_row("(language model and other stores)", totals.language_model))
     show.table(title, ("owner", "requests", "documents", "tokens", "share"), rows)
 
 

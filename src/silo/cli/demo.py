@@ -34,28 +34,28 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     home = Path(arguments.home)
     with show.progress(quiet=arguments.quiet) as advance:
-        found = run_demo(
+        findings = run_demo(
             home,
             reference=arguments.reference,
             talk=lambda message: show.say(message, quiet=arguments.quiet),
             advance=advance,
         )
     report = home / "report.html"
-    write_report(found, report)
+    write_report(findings, report)
     if arguments.json:
-        show.print_json({**found.facts, "report": str(report)})
+        show.print_json({**findings.facts, "report": str(report)})
     else:
-        _show(found, report)
+        _show(findings, report)
     return 0
 
 
-def _show(found: Any, report: Path) -> None:
+def _show(findings: Any, report: Path) -> None:
     from silo.cli.painter import Painter
 
-    facts = found.facts
+    facts = findings.facts
     rows = [[name, value] for name, value in facts["methods"].items()]
     show.table("perplexity on restricted files that nobody has seen", ("method", "perplexity"), rows)
-    Painter().show(found.answers["before"])
+    Painter().show(findings.answers["before"])
     gone = facts["opt_out"]
     values = gone["perplexity_on_their_files"]
     rows = [

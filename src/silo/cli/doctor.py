@@ -43,14 +43,14 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = examine()
+    report = examine()
     if arguments.json:
-        show.print_json(found)
+        show.print_json(report)
     else:
-        show.table("machine", ("what", "value"), [[key, str(value)] for key, value in found["machine"].items()])
-        rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in found["packages"]]
+        show.table("machine", ("what", "value"), [[key, str(value)] for key, value in report["machine"].items()])
+        rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in report["packages"]]
         show.table("packages", ("package", "version", "for", "how to get it"), rows)
-    return 0 if found["complete"] else 6
+    return 0 if report["complete"] else 6
 
 
 def examine() -> dict[str, Any]:

@@ -95,14 +95,14 @@ def _import(arguments: argparse.Namespace) -> int:
         allow_download=arguments.download,
         tokenizer=tokenizer,
     )
-    found = {
+    facts = {
         "out": arguments.out,
         "fingerprint": model.fingerprint,
         "vocabulary": model.vocabulary,
         "hidden_size": model.hidden_size,
         "context": model.context,
     }
-    show.facts("imported", found, as_json=arguments.json)
+    show.facts("imported", facts, as_json=arguments.json)
     return 0
 
 
@@ -139,13 +139,13 @@ def _codec(arguments: argparse.Namespace) -> int:
             keys=arguments.keys,
             advance=advance,
         )
-    found = {
+    facts = {
         "model": arguments.model,
         "codec": codec.fingerprint,
         "key": codec_key(Path(arguments.model)),
         "lists": codec.settings.lists,
     }
-    show.facts("codec", found, as_json=arguments.json)
+    show.facts("codec", facts, as_json=arguments.json)
     return 0
 
 
@@ -169,9 +169,9 @@ def _eval(arguments: argparse.Namespace) -> int:
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
-        found = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
-    found |= {"length": windows.length, "stride": windows.stride}
-    show.facts(arguments.model, found, as_json=arguments.json)
+        figures = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
+    figures |= {"length": windows.length, "stride": windows.stride}
+    show.facts(arguments.model, figures, as_json=arguments.json)
     return 0
 
 
@@ -185,6 +185,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from silo.lm.audit import verify_model
 
-    found = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
-    show.facts(arguments.model, found, as_json=arguments.json)
-    return 0 if not found.get("violations") else 5
+    audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
+    show.facts(arguments.model, audit, as_json=arguments.json)
+    return 0 if not audit.get("violations") else 5

@@ -102,9 +102,9 @@ def _score(arguments: argparse.Namespace) -> int:
         with Path(arguments.details).open("w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(item) + "\n" for item in scored.details(predictor.tokenizer))
     total = scored.total
-    found: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
-    found |= {"method": "+".join(sorted(predictor.method)) or "lm", "lm_share": scored.lm_share}
-    show.facts(arguments.model, found, as_json=arguments.json)
+    figures: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
+    figures |= {"method": "+".join(sorted(predictor.method)) or "lm", "lm_share": scored.lm_share}
+    show.facts(arguments.model, figures, as_json=arguments.json)
     return 0
 
 

@@ -21,12 +21,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
 
 
-def facts(title: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+def facts(title: str, values: Mapping[str, Any], *, as_json: bool) -> None:
     """Names and values, as JSON or as a table of two columns."""
     if as_json:
-        print_json(found)
+        print_json(values)
     else:
-        table(title, ("what", "value"), [[name, str(value)] for name, value in found.items()])
+        table(title, ("what", "value"), [[name, str(value)] for name, value in values.items()])
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -67,8 +67,8 @@ def _create(arguments: argparse.Namespace) -> int:
         searches=[name.strip() for name in arguments.search.split(",") if name.strip()],
         passage_tokens=arguments.passage_tokens,
     )
-    found = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
-    show.facts("created", found, as_json=arguments.json)
+    facts = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
+    show.facts("created", facts, as_json=arguments.json)
     return 0
 
 
@@ -94,7 +94,7 @@ def _add(arguments: argparse.Namespace) -> int:
     quarantined: list[Quarantined] = []
     with show.progress(quiet=arguments.quiet) as advance:
         done = store.add(_documents(recipe, base, store.paths.adding, quarantined), advance=advance)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "read": done.read + len(quarantined),
         "added": done.added,
         "unchanged": done.unchanged,
@@ -107,9 +107,9 @@ def _add(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rejected = [asdict(item) for item in done.refusals]
         unread = [item.as_json() for item in quarantined]
-        show.print_json({**found, "rejected_documents": rejected, "quarantined_records": unread})
+        show.print_json({**facts, "rejected_documents": rejected, "quarantined_records": unread})
     else:
-        show.facts(f"added to {arguments.path}", found, as_json=False)
+        show.facts(f"added to {arguments.path}", facts, as_json=False)
         left_out = [f"{item.where} ({item.code})" for item in quarantined]
         left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
         show.some("not added: ", left_out, quiet=arguments.quiet)
@@ -237,7 +237,7 @@ def _erase(arguments: argparse.Namespace) -> int:
     done = store.erase(selector, suppress=not arguments.may_return, copies=arguments.copies)
     if arguments.salts and done.salts:
         write_json(Path(arguments.salts), done.salts)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "documents": list(done.documents),
         "accepted_ms": done.accepted_ms,
         "done_ms": done.done_ms,
@@ -248,9 +248,9 @@ def _erase(arguments: argparse.Namespace) -> int:
     if not done.documents:
         show.say("no document of the store is meant by that: nothing was erased; `silo store list` shows what is there")
     if arguments.json:
-        show.print_json({**found, "salts": done.salts})
+        show.print_json({**facts, "salts": done.salts})
         return 0
-    show.facts(f"erased from {arguments.path}", {**found, "documents": len(done.documents)}, as_json=False)
+    show.facts(f"erased from {arguments.path}", {**facts, "documents": len(done.documents)}, as_json=False)
     _remind_of_salts(done.salts, arguments.salts)
     return 0
 
@@ -287,11 +287,11 @@ def _replay(arguments: argparse.Namespace) -> int:
     salts = {name: salt for item in done for name, salt in item.salts.items()}
     if arguments.salts and salts:
         write_json(Path(arguments.salts), salts)
-    found: dict[str, Any] = {"receipts": [str(item.receipt) for item in done]}
+    facts: dict[str, Any] = {"receipts": [str(item.receipt) for item in done]}
     if arguments.json:
-        show.print_json({**found, "documents": names, "salts": salts})
+        show.print_json({**facts, "documents": names, "salts": salts})
         return 0
-    show.facts(arguments.path, {**found, "documents": len(names)}, as_json=False)
+    show.facts(arguments.path, {**facts, "documents": len(names)}, as_json=False)
     _remind_of_salts(salts, arguments.salts)
     return 0
 
@@ -308,9 +308,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=arguments.keys)
     with show.progress(quiet=arguments.quiet) as advance:
-        found = store.verify(keys=arguments.keys, advance=advance)
-    show.facts(arguments.path, found.as_json(), as_json=arguments.json)
-    return 4 if found.problems else 0
+        verified = store.verify(keys=arguments.keys, advance=advance)
+    show.facts(arguments.path, verified.as_json(), as_json=arguments.json)
+    return 4 if verified.problems else 0
 
 
 def _add_digest(parser: argparse.ArgumentParser) -> None:
@@ -371,9 +371,9 @@ def _tune(arguments: argparse.Namespace) -> int:
         "figures": tuned.figures,
     }
     place = save_settings(show.home(arguments), arguments.save, tuned.settings, origin)
-    found = {"settings": str(place), **tuned.figures}
+    facts = {"settings": str(place), **tuned.figures}
     if arguments.json:
-        show.print_json(found)
+        show.print_json(facts)
         return 0
     rows = [["lm", None, None, tuned.figures["lm"], None]]
     for name in tuned.settings:

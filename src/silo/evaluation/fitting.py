@@ -106,8 +106,8 @@ def _expect(
 
 
 def _gate(use: Use, table: Floats) -> Floats:
-    found: Floats = np.where(use.active, (table[use.corners] * use.shares).sum(axis=1), 0.0)
-    return found
+    gates: Floats = np.where(use.active, (table[use.corners] * use.shares).sum(axis=1), 0.0)
+    return gates
 
 
 @numba.njit(cache=True, nogil=True)

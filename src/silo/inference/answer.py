@@ -71,14 +71,16 @@ class Answer:
 
     def sentences(self) -> list[dict[str, Any]]:
         """Every sentence with the shares of its documents."""
-        found = []
+        sentences = []
         for span in by_sentence(step.text for step in self.steps):
             part = self.steps[span]
             tokens = [step.credits for step in part if step.token >= 0]
             shares = _mean_shares(by_document(tokens), len(tokens))
             text = "".join(step.text for step in part)
-            found.append({"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)})
-        return found
+            sentences.append(
+                {"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)}
+            )
+        return sentences
 
     def as_json(self) -> dict[str, Any]:
         """What `silo generate --json` prints."""

@@ -98,12 +98,12 @@ class Credits(Sequence[Credit]):
     def largest(self) -> Credit | None:
         """The document with the largest share; the others are not looked at."""
         best = max((float(part.shares.max()) for part in self.parts), default=0.0)
-        found = [
+        largest = [
             Credit(part.facts[row], best, False, part.store)
             for part in self.parts
             for row in part.rows[part.shares == best].tolist()
         ]
-        return min(found, key=_largest_first, default=None)
+        return min(largest, key=_largest_first, default=None)
 
     def __len__(self) -> int:
         return sum(len(part.rows) for part in self.parts) + len(self.context)
@@ -154,59 +154,59 @@ def _near(prediction: Prediction, token: int, store: int) -> tuple[Ints, Floats]
     near, weights = prediction.neighbours, prediction.neighbour_weights
     if near is None or weights is None:
         return _NOTHING
-    rows, parts = _matching(
+    rows, parts = _select_matches(
         near.values[0], near.stores[0], near.rows[0], weights[0], token, store, prediction.weights[1]
     )
     return rows, parts
 
 
 @numba.njit(cache=True, nogil=True)
-def _matching(
+def _select_matches(
     values: Ints, stores: Ints, rows: Ints, weights: Floats, token: int, store: int, factor: float
 ) -> tuple[Ints, Floats]:
-    found, parts, made = np.empty_like(rows), np.empty_like(weights), 0
+    documents, parts, made = np.empty_like(rows), np.empty_like(weights), 0
     for at in range(len(values)):
         if values[at] == token and stores[at] == store and rows[at] >= 0:
-            found[made], parts[made] = rows[at], weights[at] * factor
+            documents[made], parts[made] = rows[at], weights[at] * factor
             made += 1
-    return found[:made], parts[:made]
+    return documents[:made], parts[:made]
 
 
 @numba.njit(cache=True, nogil=True)
 def _shares(rows: Ints, parts: Floats, others: Ints, more: Floats, probability: float) -> tuple[Ints, Floats]:
     """Every row once, with its share of the probability in whole units, rounded down; without a unit it is left out."""
-    found, sums = _added_up(np.concatenate((rows, others)), np.concatenate((parts, more)))
+    documents, sums = _sum_by_row(np.concatenate((rows, others)), np.concatenate((parts, more)))
     kept = 0
-    for at in range(len(found)):
+    for at in range(len(documents)):
         share = np.floor(sums[at] / probability / _UNIT) * _UNIT
         if share > 0:
-            found[kept], sums[kept] = found[at], share
+            documents[kept], sums[kept] = documents[at], share
             kept += 1
-    return found[:kept].copy(), sums[:kept].copy()
+    return documents[:kept].copy(), sums[:kept].copy()
 
 
 @numba.njit(cache=True, nogil=True)
-def _added_up(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
+def _sum_by_row(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
     """The different rows and the sum of the parts of each, in the order they are given.
 
     Where a row went is looked up in a table for all rows, or by sorting where such a table would be mostly empty.
     """
-    found, sums, made = np.empty_like(rows), np.zeros_like(parts), 0
+    documents, sums, made = np.empty_like(rows), np.zeros_like(parts), 0
     if len(rows) and rows.max() < _SPARSE * len(rows):
         slots = np.zeros(rows.max() + 1, dtype=np.int32)
         for at in range(len(rows)):
             if slots[rows[at]] == 0:
-                found[made] = rows[at]
+                documents[made] = rows[at]
                 made += 1
                 slots[rows[at]] = made
             sums[slots[rows[at]] - 1] += parts[at]
-        return found[:made], sums[:made]
+        return documents[:made], sums[:made]
     for at in np.argsort(rows, kind="mergesort"):
-        if made == 0 or found[made - 1] != rows[at]:
-            found[made] = rows[at]
+        if made == 0 or documents[made - 1] != rows[at]:
+            documents[made] = rows[at]
             made += 1
         sums[made - 1] += parts[at]
-    return found[:made], sums[:made]
+    return documents[:made], sums[:made]
 
 
 def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
@@ -215,16 +215,16 @@ def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
     for token in credits:
         for part in token.parts:
             parts[part.store, part.facts].append(part)
-    found: dict[tuple[int, str], Credit] = {}
+    totals: dict[tuple[int, str], Credit] = {}
     for (store, facts), held in parts.items():
         columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
-        total = _StoreCredits(store, facts, *_added_up(*columns))
+        total = _StoreCredits(store, facts, *_sum_by_row(*columns))
         if len(parts) == 1:
             total = total.only(total.shares >= least)
         for item in total.credits():
-            before = found.get((store, item.document))
-            found[store, item.document] = item._replace(share=item.share + before.share) if before else item
-    return sorted((item for item in found.values() if item.share >= least), key=_largest_first)
+            before = totals.get((store, item.document))
+            totals[store, item.document] = item._replace(share=item.share + before.share) if before else item
+    return sorted((item for item in totals.values() if item.share >= least), key=_largest_first)
 
 
 def roll_up(credits: Iterable[Credit], by: str = "document") -> list[tuple[str, float]]:

@@ -43,8 +43,8 @@ class Gate:
     def of(self, *features: NDArray[Any]) -> Floats:
         """The weight at each position; features are arrays of one length, in the order of `nodes`; more are unused."""
         where, shares = self.corners(*features)
-        found: Floats = (self.weights.ravel()[where] * shares).sum(axis=1)
-        return found
+        weights: Floats = (self.weights.ravel()[where] * shares).sum(axis=1)
+        return weights
 
     def corners(self, *features: NDArray[Any]) -> tuple[NDArray[np.int64], Floats]:
         """Per position the crossings around it (numbers in the flat table) and their shares, which sum to 1."""
@@ -86,5 +86,5 @@ def log_nodes(values: Sequence[int]) -> tuple[float, ...]:
 
 def log_counts(counts: NDArray[Any]) -> Floats:
     """log2(1 + count)."""
-    found: Floats = np.log2(1.0 + counts)
-    return found
+    logs: Floats = np.log2(1.0 + counts)
+    return logs

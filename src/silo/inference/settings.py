@@ -154,7 +154,7 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
     """Keep the settings of some methods under a name; earlier ones of that name are replaced."""
     path = _path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    methods = {method: found.as_json() for method, found in settings.items()}
+    methods = {method: chosen.as_json() for method, chosen in settings.items()}
     write_json(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
     return path
 

@@ -35,16 +35,16 @@ pre.text span{border-radius:3px;cursor:help}pre.text .lm{color:#777}pre.text .pr
 """
 
 
-def write_report(found: Findings, path: Path) -> None:
+def write_report(findings: Findings, path: Path) -> None:
     """Write the page."""
-    facts = found.facts
+    facts = findings.facts
     parts = [
         _head(facts),
         _corpus(facts["corpus"]),
         _model(facts),
         _methods(facts),
-        _generation(found),
-        _opt_out(found),
+        _generation(findings),
+        _opt_out(findings),
         _proof(facts["proof"], facts["opt_out"]),
         _next(next((name for name in facts["store"]["owners"] if name != facts["opt_out"]["owner"]), "NAME")),
     ]
@@ -136,8 +136,8 @@ def _bars(values: dict[str, float]) -> str:
     return f"<svg viewBox='0 0 660 {16 + 30 * len(values)}' width=660 role=img>{''.join(rows)}</svg>"
 
 
-def _generation(found: Findings) -> str:
-    answer = found.answers["before"]
+def _generation(findings: Findings) -> str:
+    answer = findings.answers["before"]
     colours = _colours(answer)
     return (
         "<h2>4. A continuation, and whom it is owed to</h2><p>Bold is the prompt, grey came from the language model "
@@ -177,11 +177,11 @@ def _shares(answer: Answer, colours: dict[str, str]) -> str:
     return f"<table><tr><th>owner</th><th>share</th></tr>{''.join(rows)}</table>{licences}{owed}"
 
 
-def _opt_out(found: Findings) -> str:
-    facts = found.facts["opt_out"]
+def _opt_out(findings: Findings) -> str:
+    facts = findings.facts["opt_out"]
     values = facts["perplexity_on_their_files"]
     bars = {"model alone": values["lm"], "with the store": values["before"], "after opting out": values["after"]}
-    answer = found.answers["after"]
+    answer = findings.answers["after"]
     return (
         f"<h2>5. {escape(facts['owner'])} opts out</h2><p>{facts['documents']:,} documents left: no request could find "
         f"them after {facts['accepted_ms']:.0f} ms, every byte was gone after {facts['done_ms'] / 1000:.1f} s. "

@@ -42,13 +42,13 @@ class FactTable:
         self._made: dict[int, Facts] = {}
 
     def __getitem__(self, row: int) -> Facts:
-        found = self._made.get(row)
-        if found is None:
+        facts = self._made.get(row)
+        if facts is None:
             external = self._external[self._ends[row] : self._ends[row + 1]].decode()
             owner, licence, source = (names[codes[row]] for names, codes in self._named)
             name = self._ids[16 * row : 16 * row + 16].hex()
-            found = self._made[row] = Facts(name, external, owner, licence, source, TIERS[self._tiers[row]])
-        return found
+            facts = self._made[row] = Facts(name, external, owner, licence, source, TIERS[self._tiers[row]])
+        return facts
 
 
 def _column(buckets: Sequence[Bucket], kind: str) -> tuple[list[str], NDArray[np.int32]]:

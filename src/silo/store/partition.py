@@ -31,21 +31,21 @@ def slot(document: bytes) -> int:
 
 def leaves(sizes: Sizes, bucket_bytes: int) -> list[str]:
     """The prefixes, as strings of 0 and 1, of the buckets that documents of these sizes make; in order."""
-    found: list[str] = []
-    _grow("", sizes, bucket_bytes, found)
-    return found
+    prefixes: list[str] = []
+    _grow("", sizes, bucket_bytes, prefixes)
+    return prefixes
 
 
-def _grow(prefix: str, sizes: Sizes, bucket_bytes: int, found: list[str]) -> None:
+def _grow(prefix: str, sizes: Sizes, bucket_bytes: int, prefixes: list[str]) -> None:
     total = int(sizes.sum())
     if not total:
         return
     if total <= bucket_bytes or len(prefix) == DEPTH:
-        found.append(prefix)
+        prefixes.append(prefix)
         return
     half = len(sizes) // 2
-    _grow(prefix + "0", sizes[:half], bucket_bytes, found)
-    _grow(prefix + "1", sizes[half:], bucket_bytes, found)
+    _grow(prefix + "0", sizes[:half], bucket_bytes, prefixes)
+    _grow(prefix + "1", sizes[half:], bucket_bytes, prefixes)
 
 
 def bits_of(document: bytes) -> str:

@@ -154,12 +154,12 @@ def statements(paths: StorePaths, begin: datetime | None = None, end: datetime |
         requests, tokens = requests + 1, tokens + line["tokens"]
         for name, (owner, _license, units) in line["shares"].items():
             (owners.setdefault(owner, _Sum()) if name else erased).add(requests, name, units)
-    found = [total.statement(owner, tokens) for owner, total in owners.items()]
+    per_owner = [total.statement(owner, tokens) for owner, total in owners.items()]
     rest = tokens * UNITS - sum(total.units for total in (*owners.values(), erased))
     return Statements(
         requests,
         tokens,
-        tuple(sorted(found, key=lambda item: (-item.tokens, item.owner))),
+        tuple(sorted(per_owner, key=lambda item: (-item.tokens, item.owner))),
         erased.statement("", tokens),
         _Sum(requests, rest).statement("", tokens),
     )

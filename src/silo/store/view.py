@@ -293,15 +293,15 @@ class View:
             if key in self._followers:
                 self._followers[key] = self._followers.pop(key)
                 return self._followers[key]
-        found = self._suffixes.followers(context, allowed=self._allowed_suffixes(policy))
-        for array in (found.tokens, found.counts):
+        following = self._suffixes.followers(context, allowed=self._allowed_suffixes(policy))
+        for array in (following.tokens, following.counts):
             array.flags.writeable = False
-        if found.total > _FREQUENT:
+        if following.total > _FREQUENT:
             with self._guard:
-                self._followers[key] = found
+                self._followers[key] = following
                 if len(self._followers) > _REMEMBERED:
                     self._followers.pop(next(iter(self._followers)))
-        return found
+        return following
 
     def holders(
         self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING
@@ -328,8 +328,8 @@ class View:
                 for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
             ]
             allowed.passages = self._passages.allow(masks)
-        found = self._passages.search(terms(text), k, allowed=allowed.passages)
-        places = zip(found.buckets.tolist(), found.passages.tolist(), found.scores.tolist(), strict=True)
+        hits = self._passages.search(terms(text), k, allowed=allowed.passages)
+        places = zip(hits.buckets.tolist(), hits.passages.tolist(), hits.scores.tolist(), strict=True)
         return [self._passage(*place) for place in places]
 
     def _passage(self, number: int, passage: int, score: float) -> Passage:

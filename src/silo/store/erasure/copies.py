@@ -38,15 +38,15 @@ def find_copies(works: Iterable[Document], documents: Iterable[Document]) -> lis
     known = {work.id for work in given}
     marks = {text_hash(work.text) for work in given}
     runs = [_runs(work.text) for work in given]
-    found = []
+    copies = []
     for document in documents:
         if document.id in known:
             continue
         exact = text_hash(document.text) in marks
         share = 1.0 if exact else _share(_runs(document.text), runs)
         if share >= NEAR:
-            found.append(Copy(document.id, document.external_id, document.owner, document.source, exact, share))
-    return found
+            copies.append(Copy(document.id, document.external_id, document.owner, document.source, exact, share))
+    return copies
 
 
 def _runs(text: str) -> NDArray[np.uint64]:

@@ -70,18 +70,18 @@ class Traces:
 
     def in_any(self, forms: Iterable[bytes]) -> bool:
         """Whether one of them occurs in some bytes."""
-        found = np.zeros(len(self), dtype=np.bool_)
+        present = np.zeros(len(self), dtype=np.bool_)
         for form in forms:
-            self._look(form, found)
-            if found.any():
+            self._look(form, present)
+            if present.any():
                 return True
         return False
 
-    def _look(self, data: bytes, found: NDArray[np.bool_]) -> None:
+    def _look(self, data: bytes, present: NDArray[np.bool_]) -> None:
         """Mark the windows that occur in some bytes."""
         for shift in range(min(8, len(data) - WINDOW + 1)):
             words = np.frombuffer(data, dtype="<u8", count=(len(data) - shift) // 8, offset=shift)
-            _find(words, self._halves, self._table, found)
+            _find(words, self._halves, self._table, present)
 
 
 def _windows(data: bytes) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ def _enter(halves: NDArray[np.uint64], table: NDArray[np.int64]) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _find(
-    words: NDArray[np.uint64], halves: NDArray[np.uint64], table: NDArray[np.int64], found: NDArray[np.bool_]
+    words: NDArray[np.uint64], halves: NDArray[np.uint64], table: NDArray[np.int64], present: NDArray[np.bool_]
 ) -> None:
     """Mark the windows that two words in a row make."""
     for at in range(len(words) - 1):
@@ -114,7 +114,7 @@ def _find(
         while table[slot] >= 0:
             number = table[slot]
             if halves[number, 0] == words[at] and halves[number, 1] == words[at + 1]:
-                found[number] = True
+                present[number] = True
                 break
             slot = (slot + np.uint64(1)) & np.uint64(len(table) - 1)
 
@@ -141,8 +141,8 @@ def scan(paths: Iterable[Path], traces: Traces) -> Scan:
 
 
 def _files(path: Path) -> list[Path]:
-    found = path.rglob("*") if path.is_dir() else [path]
-    return [file for file in found if file.is_file() and not file.is_symlink()]
+    paths = path.rglob("*") if path.is_dir() else [path]
+    return [file for file in paths if file.is_file() and not file.is_symlink()]
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
