@@ -35,16 +35,14 @@ def _run(arguments: argparse.Namespace) -> int:
         raise SiloError("usage", "the period is empty: --to is not included and must be later than --from")
     path = Path(arguments.path)
     _settle(StorePaths(path))
-    period_statements = statements(StorePaths(path), begin, end)
+    totals = statements(StorePaths(path), begin, end)
     if arguments.owner is not None:
-        period_statements = replace(
-            period_statements, owners=tuple(item for item in period_statements.owners if item.owner == arguments.owner)
-        )
+        totals = replace(totals, owners=tuple(item for item in totals.owners if item.owner == arguments.owner))
     if arguments.json:
         period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
-        show.print_json({**period, **_as_json(period_statements)})
+        show.print_json({**period, **_as_json(totals)})
     else:
-        _show(_title(path, period_statements, begin, end), period_statements, whole=arguments.owner is None)
+        _show(_title(path, totals, begin, end), totals, whole=arguments.owner is None)
     return 0
 
 
