@@ -257,12 +257,12 @@ class Store:
         return self._search_tables()
 
     def _search_tables(self) -> SearchTables:
-        from silo.search.knn.index import SearchTables
-
-        self.config.require("knn")
-        assert self.codec is not None
         with self._guard:
             if self._tables is None:
+                from silo.search.knn.index import SearchTables
+
+                self.config.require("knn")
+                assert self.codec is not None
                 self._tables = SearchTables(self.codec)
             return self._tables
 
