@@ -1,0 +1,117 @@
+"""Power cuts: whatever part of the unsynced writes and names is lost, the old state or the new is there, and what was
+acknowledged stays.
+
+Counts come from SILO_POWER_CUTS (60 in `make test`, 1,000 and more in `make reliability`); the figures are printed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from silo.errors import SiloError
+from silo.store.selector import Selector
+from silo.store.store import Store
+from tests.reliability.power_loss import Disk, power_cuts, recording
+from tests.reliability.test_store_histories import POOL
+from tests.store.small import SmallEncoder, small_store, tree
+
+CUTS = int(os.environ.get("SILO_POWER_CUTS", "60"))
+BASE = POOL[:8]
+
+JOBS: dict[str, tuple[Callable[[Store], object], list[str]]] = {
+    "add": (lambda store: store.add(POOL[8:12]), [item.external_id for item in POOL[:12]]),
+    "erase": (
+        lambda store: store.erase(Selector(owner="o1")),
+        [item.external_id for item in BASE if item.owner != "o1"],
+    ),
+}
+
+
+def _record(root: Path, job: str, forget: Callable[[str], bool] = lambda _: False) -> Disk:
+    """What the disk is told during a job on a store of `BASE`."""
+    small_store(root).add(BASE)
+    store = Store.open(root, SmallEncoder())
+    with recording(root, forget) as disk:
+        JOBS[job][0](store)
+        disk.acknowledge()
+    store.close()
+    return disk
+
+
+def _problem(disk: Disk, root: Path, until: int, job: str, twins: dict[tuple[str, ...], dict[str, bytes]]) -> str:
+    """What is wrong with a store after a power cut; "" if nothing is."""
+    before, after = sorted(item.external_id for item in BASE), sorted(JOBS[job][1])
+    try:
+        store = Store.open(root, SmallEncoder())
+    except (SiloError, OSError, ValueError, KeyError) as error:
+        return f"cannot be opened: {error}"
+    try:
+        held = sorted(item.external_id for item in store.documents())
+        done = disk.acknowledged is not None and until >= disk.acknowledged
+        if done and held != after:
+            return f"acknowledged and lost: {held}"
+        if not done and job == "erase" and held not in (before, after):
+            return f"a state between: {held}"
+        if not done and not set(before) <= set(held) <= set(after) and job == "add":
+            return f"documents lost: {held}"
+        if job == "erase" and held == after and done and store.add([POOL[1]]).added:
+            return "an erased work came back"
+        store.compact()
+        if problems := store.verify().problems:
+            return problems[0]
+        key = tuple(held)
+        if key in twins and tree(root / "data") != twins[key]:
+            return "other bytes than a store that never lost power"
+    except (SiloError, OSError, ValueError, KeyError) as error:
+        return f"cannot be used: {error}"
+    finally:
+        store.close()
+    return ""
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, bytes]]:
+    made = {}
+    for names in ([item.external_id for item in BASE], *(after for _, after in JOBS.values())):
+        root = tmp_path_factory.mktemp("twin") / "store"
+        small_store(root).add([item for item in POOL if item.external_id in names])
+        made[tuple(sorted(names))] = tree(root / "data")
+    return made
+
+
+def _cut(
+    disk: Disk, place: Path, job: str, twins: dict[tuple[str, ...], dict[str, bytes]], most: int, *, first: bool = False
+) -> tuple[int, list[str]]:
+    """How many states were tried, and what was wrong with any of them."""
+    rng, tried, wrong = random.Random(7), 0, []
+    each = max(2, -(-most // (len(disk.operations) + 1)))
+    rounds = (cut for _ in itertools.count() for cut in power_cuts(disk, rng, each))
+    for cut in itertools.islice(rounds, most):
+        root = place / f"cut{tried}"
+        root.mkdir(parents=True)
+        disk.lay_out(cut, root)
+        if problem := _problem(disk, root, cut.until, job, twins):
+            wrong.append(f"{job}, cut before call {cut.until}: {problem}")
+        shutil.rmtree(root)
+        tried += 1
+        if first and wrong:
+            break
+    return tried, wrong
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_power_cut_leaves_the_old_state_or_the_new(
+    job: str, tmp_path: Path, twins: dict[tuple[str, ...], dict[str, bytes]]
+) -> None:
+    disk = _record(tmp_path / "store", job)
+    tried, wrong = _cut(disk, tmp_path / "cuts", job, twins, CUTS // len(JOBS))
+    print(f"power cuts during {job}: {tried} states after {len(disk.operations)} calls, {len(wrong)} wrong")
+    assert wrong == []
+    assert tried >= CUTS // len(JOBS)
