@@ -21,6 +21,8 @@ from silo.errors import SiloError
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+"""What a file system answers that cannot link a file."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -138,6 +140,17 @@ def _write(path: Path, flags: int, pieces: tuple[bytes | memoryview, ...]) -> No
             os.close(handle)
 
 
+def link_or_copy(path: Path, other: Path) -> None:
+    """Give a file that is on the disk a second name, or make a durable copy where the file system has no links."""
+    with disk_errors(other):
+        try:
+            os.link(path, other)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            write_durably(other, path.read_bytes())
+
+
 def remove_file(path: Path) -> None:
     """Remove a file if it is there."""
     with disk_errors(path):
@@ -241,11 +254,22 @@ class SharedLock:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(self._handle, fcntl.LOCK_SH)
+        while not _is_same_file(self._handle, path):  # removed before it was locked: nobody would see this lock
+            os.close(self._handle)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def close(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+def _is_same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A disk that can be watched and broken: every write, fsync, rename and unlink of the package passes through here."""
+"""A disk that can be watched and broken: every write, fsync, rename, link and unlink of the package comes by here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-CALLS = ("write", "fsync", "rename", "unlink", "truncate")
+CALLS = ("write", "fsync", "rename", "link", "unlink", "truncate")
 
 
 @contextmanager

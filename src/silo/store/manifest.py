@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.files import fingerprint, read_manifest, remove_file, sync_directory, write_durably, write_manifest
+from silo.files import (
+    disk_errors,
+    fingerprint,
+    read_manifest,
+    remove_file,
+    remove_tree,
+    sync_directory,
+    write_durably,
+    write_manifest,
+)
 from silo.store.bucket import Bucket
 from silo.store.erasure.digest import Digest
 from silo.store.partition import bucket_file
@@ -107,12 +116,17 @@ class Generation:
 
 def read_generation(paths: StorePaths) -> Generation:
     """The current generation of a store."""
-    content = read_manifest(paths.data, missing="not-a-store", damaged="store-damaged")
+    return generation_in(paths.data)
+
+
+def generation_in(folder: Path) -> Generation:
+    """The generation whose manifest lies in a folder."""
+    content = read_manifest(folder, missing="not-a-store", damaged="store-damaged")
     try:
         buckets = {prefix: BucketEntry(**entry) for prefix, entry in sorted(content["buckets"].items())}
         config = StoreConfig.from_json(content["config"])
     except (KeyError, TypeError, AttributeError):
-        raise SiloError("not-a-store", f"{paths.data} is not the data of a store") from None
+        raise SiloError("not-a-store", f"{folder} is not the data of a store") from None
     return Generation(config, buckets, content["digest"], content["fingerprint"])
 
 
@@ -155,6 +169,21 @@ def stray_files(paths: StorePaths, generation: Generation) -> list[Path]:
     named = set(generation.files().values())
     strays = [path for path in paths.data.iterdir() if path not in (paths.manifest, paths.buckets)]
     return strays + [path for path in paths.buckets.iterdir() if path.name not in named]
+
+
+def remove_partials(paths: StorePaths) -> None:
+    """Remove what writes that were cut off left beside `data`; only for the one writer.
+
+    The ledger's is left to the ledger, whose lock is another one.
+    """
+    own = paths.usage.with_name(paths.usage.name + ".partial")
+    for folder in (paths.root, paths.receipts, paths.signing_key.parent, paths.suppression):
+        strays = [path for path in folder.glob("*.partial") if path != own]
+        with disk_errors(folder):
+            for path in strays:
+                remove_tree(path)
+            if strays:
+                sync_directory(folder)
 
 
 def remove_strays(paths: StorePaths, generation: Generation) -> None:

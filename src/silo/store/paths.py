@@ -2,7 +2,7 @@
 
 `data/` is the documents (`manifest.json` and `buckets/`) and nothing else; an erasure leaves no trace in it. Beside it
 lie the model's codec and tokenizer, the evidence (`log.jsonl`, `receipts/`, `keys/`, `suppression/`, `ledger.jsonl`),
-an erasure under way (`pending.json`), documents on their way in (`adding/`), and locks.
+an erasure under way (`pending.json`, `erasing/`), documents on their way in (`adding/`), and locks.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class StorePaths:
         return self.root / "pending.json"
 
     @property
+    def erasing(self) -> Path:
+        """The state before an erasure, as far as it concerns it, until its checks were made."""
+        return self.root / "erasing"
+
+    @property
     def adding(self) -> Path:
         return self.root / "adding"
 
@@ -94,6 +99,6 @@ class StorePaths:
         return self.readers / generation[:32]
 
     def beside_data(self) -> list[Path]:
-        """Everything but the data, the intent of an erasure, which goes last, and what the model brought along."""
-        left_out = {self.data, self.pending, self.codec, self.tokenizer}
+        """Everything but the data, an erasure under way, which goes last, and what the model brought along."""
+        left_out = {self.data, self.pending, self.erasing, self.codec, self.tokenizer}
         return [path for path in self.root.iterdir() if path not in left_out]

@@ -22,24 +22,31 @@ from silo.progress import Advance
 from silo.records import Document
 from silo.store.add import Added, add_documents
 from silo.store.encode import DocumentPipeline, Encoder
+from silo.store.erasure.before import forget_before
 from silo.store.erasure.digest import Digest
 from silo.store.erasure.erase import (
     Erased,
+    Findings,
     ListModels,
     PendingErasure,
     accept,
     check_removal,
     choose_documents,
+    forget_intent,
+    note_findings,
     remove_documents,
     sign_receipt,
+    signed_receipt,
 )
 from silo.store.erasure.log import AuditLog
+from silo.store.erasure.receipt import Result
 from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import (
     BUCKET_BYTES,
     StoreConfig,
     chosen_searches,
     read_generation,
+    remove_partials,
     remove_strays,
     write_generation,
 )
@@ -167,6 +174,7 @@ class Store:
             with exclusive(self.paths.lock):
                 remove_tree(self.paths.adding)
                 remove_strays(self.paths, read_generation(self.paths))
+                remove_partials(self.paths)
                 self._forget_readers()
                 self._finish_erasure()
         except SiloError as error:
@@ -366,6 +374,7 @@ class Store:
         """Put documents into the store; those without the right, kept out or already there are not taken."""
         pipeline = self._pipeline("adding")
         with self.writing():
+            self._finish_erasure()  # its checks compare with the state that it began with
             with self.reading() as view:
                 done = add_documents(
                     documents,
@@ -397,25 +406,39 @@ class Store:
                 accept(self.paths, view.generation, ids, self.log(), suppress=suppress)
             self.refresh()
             accepted = _milliseconds(begin)
-            receipt, salts = self._finish_erasure()
-        return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed)
+            receipt, salts, checks = self._finish_erasure()
+        return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed, checks)
 
-    def _finish_erasure(self) -> tuple[Path | None, dict[str, str]]:
-        """Carry out an erasure that was accepted, from wherever it was cut off; the receipt and the owner's salts."""
+    def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
+        """Carry out an erasure that was accepted, from wherever it was cut off.
+
+        Gives the receipt, the owner's salts and what the checks showed.
+        """
         pending = PendingErasure.read(self.paths.pending)
         if pending is None:
-            return None, {}
+            return None, {}, {}
+        findings, receipt = pending.findings, None
+        if findings is None:
+            findings = self._remove_and_check(pending)
+            note_findings(pending, findings, self.paths)
+        else:
+            receipt = signed_receipt(pending, self.paths, self.log())
+        forget_before(self.paths)
+        if receipt is None:
+            models = self.list_models(sorted(pending.salts))
+            receipt = sign_receipt(pending, findings, read_generation(self.paths), self.paths, self.log(), models)
+        forget_intent(self.paths)
+        self.refresh()
+        return receipt, dict(pending.salts), findings.checks
+
+    def _remove_and_check(self, pending: PendingErasure) -> Findings:
         self.refresh()
         with self.reading() as view:
             removal = remove_documents(view, pending, self.paths, self._builder())
         self.refresh()
         redact_usage(self.paths, pending.ids)
         with self.reading() as view:
-            checks = check_removal(view, removal, self.paths)
-        models = self.list_models(sorted(pending.salts))
-        receipt = sign_receipt(removal, pending, checks, self.paths, self.log(), models)
-        self.refresh()
-        return receipt, dict(pending.salts)
+            return check_removal(view, removal, pending, self.paths)
 
     def replay(self) -> tuple[Erased, ...]:
         """Erase again what is kept out and yet here, as after a backup was put back."""
@@ -430,7 +453,12 @@ class Store:
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""
-        with self.writing(), self.reading() as view:
+        with self.writing():
+            self._finish_erasure()
+            return self._compact()
+
+    def _compact(self) -> int:
+        with self.reading() as view:
             after = apply_change(self.paths, self._builder(), view.generation, view.buckets, Change())
             return view.generation.totals["bytes"] - after.totals["bytes"]
 

@@ -139,16 +139,16 @@ class View:
 
     def __init__(
         self,
-        paths: StorePaths,
         generation: Generation,
         buckets: list[Bucket],
         dead: frozenset[bytes],
         before: View | None,
+        lock: SharedLock,
     ) -> None:
         self.generation = generation
         self.buckets = buckets
         self.dead = dead
-        self.lock = SharedLock(paths.reader_lock(generation.fingerprint))
+        self.lock = lock
         self._guard = Lock()
         self._policies: dict[Policy, _AllowedDocuments] = {}
         self._followers: dict[tuple[Policy, bytes], NextTokens] = {}
@@ -354,6 +354,11 @@ def open_view(paths: StorePaths, generation: Generation, dead: frozenset[bytes],
         checksum = generation.buckets[prefix].sha256
         return known.get((prefix, checksum)) or Bucket.open(prefix, paths.buckets / files[prefix], checksum)
 
-    with ThreadPoolExecutor(4) as pool:
-        buckets = list(pool.map(open_bucket, sorted(generation.buckets)))
-    return View(paths, generation, buckets, dead, before)
+    lock = SharedLock(paths.reader_lock(generation.fingerprint))  # first: an erasure must see whoever maps a bucket
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            buckets = list(pool.map(open_bucket, sorted(generation.buckets)))
+        return View(generation, buckets, dead, before, lock)
+    except BaseException:
+        lock.close()
+        raise

@@ -30,12 +30,13 @@ from silo.store.erasure.receipt import (
     Erasure,
     ModelListing,
     check_receipt,
+    draft_receipt,
     load_or_make_key,
     log_facts,
-    make_receipt,
     new_salts,
     parse_receipt,
     proves,
+    sign_draft,
 )
 
 DOCUMENTS = tuple(document_id("test", f"work {number}") for number in range(3))
@@ -61,8 +62,12 @@ SALTS = new_salts(DOCUMENTS)
 LOGGED_AT = Head(3, fingerprint("a line"))
 
 
+def drafted(erasure: Erasure = ERASURE, *, key: Ed25519PrivateKey = KEY) -> dict[str, Any]:
+    return draft_receipt(erasure, SALTS, key=key, done=DONE)
+
+
 def made(erasure: Erasure = ERASURE, *, log: Head = LOGGED_AT, key: Ed25519PrivateKey = KEY) -> dict[str, Any]:
-    return make_receipt(erasure, SALTS, key=key, log=log, done=DONE)
+    return sign_draft(drafted(erasure, key=key), key=key, log=log)
 
 
 def signed_again(content: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def logged(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     path = tmp_path / "log.jsonl"
     log = AuditLog.open(path)
     log.append("created", {"documents": 3})
-    entry = log.append("erased", {**log_facts(ERASURE, SALTS), "more": 1})
+    entry = log.append("erased", {**log_facts(drafted()), "more": 1})
     log.append("erased", {"documents": 9})
     return made(log=Head(entry.n, entry.hash)), path
 
@@ -104,7 +109,7 @@ def test_a_receipt_says_what_happened_and_what_is_not_covered() -> None:
 
 
 def test_a_receipt_names_no_document_and_holds_no_salt() -> None:
-    data = canonical_json(made()).decode() + canonical_json(log_facts(ERASURE, SALTS)).decode()
+    data = canonical_json(made()).decode() + canonical_json(log_facts(drafted())).decode()
     for secret in (*DOCUMENTS, *SALTS.values()):
         assert secret not in data
     order = replace(ERASURE, documents=DOCUMENTS[::-1])
@@ -158,7 +163,7 @@ def test_every_field_is_needed_and_none_may_be_added(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "silo-receipt-2"},
+        {"format": "silo-receipt-3"},
         {"kind": "addition"},
         {"config": "ABC"},
         {"commitments": []},
@@ -238,7 +243,7 @@ def test_a_log_that_lost_or_changed_the_entry_is_noticed(logged: tuple[dict[str,
     path.unlink()
     rewritten = AuditLog.open(path)
     rewritten.append("created", {"documents": 4})
-    rewritten.append("erased", log_facts(ERASURE, SALTS))
+    rewritten.append("erased", log_facts(drafted()))
     assert "does not hold entry 2" in refused(content, log=path)
     assert "does not hold entry 0" in refused(made(log=Head(0, rewritten.head().hash)), log=path)
     path.write_bytes(lines[0] + lines[2])

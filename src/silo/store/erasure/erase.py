@@ -2,9 +2,10 @@
 
 Accepted: the intent is on the disk (`pending.json`) and no query finds the documents any more. Then the works are kept
 out (suppression), the buckets are written anew without them and exchanged, the usage ledger loses their names, readers
-of the old generation are waited for, digest and residue are checked, and the receipt is signed and logged: done. A
-crash in between is finished at the next opening. `pending.json` is removed in the end: it is the only place that names
-the documents. `Store.erase` calls the steps below in this order.
+of older generations are waited for, digest and residue are checked, and the receipt is signed and logged: done. A
+crash in between is finished at the next opening, with the same checks: the buckets from before stay in `erasing/` until
+what was found is in `pending.json`. That is removed in the end: it is the only place that names the documents.
+`Store.erase` calls the steps below in this order.
 """
 
 from __future__ import annotations
@@ -12,18 +13,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from silo.errors import SiloError
 from silo.files import canonical_json, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
-from silo.store.bucket import Bucket
+from silo.store.bucket import Bucket, EncodedDocument
+from silo.store.erasure.before import Before, keep_before, read_before
 from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.log import AuditLog
-from silo.store.erasure.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
+from silo.store.erasure.log import AuditLog, Head
+from silo.store.erasure.receipt import (
+    EXCLUSIONS,
+    NOT_CHECKED,
+    Erasure,
+    ModelListing,
+    NotChecked,
+    Result,
+    draft_receipt,
+    fingerprint_of_commitments,
+    load_or_make_key,
+    log_facts,
+    new_salts,
+    sign_draft,
+)
 from silo.store.erasure.residue import Traces, scan
 from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import Generation
@@ -41,7 +57,10 @@ _FORMAT = "silo-pending-1"
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What an erasure did. `salts` belong to the owner: they open the receipt's commitments and are kept nowhere."""
+    """What an erasure did. `salts` belong to the owner: they open the receipt's commitments and are kept nowhere.
+
+    `checks` is what the receipt says of them: done is not the same as proven.
+    """
 
     documents: tuple[str, ...]
     accepted_ms: float
@@ -49,6 +68,7 @@ class Erased:
     receipt: Path | None
     salts: dict[str, str]
     copies: tuple[Copy, ...] = ()
+    checks: Mapping[str, Result] = field(default_factory=dict)
 
 
 def choose_documents(view: View, selector: Selector, *, copies: bool) -> tuple[list[str], tuple[Copy, ...]]:
@@ -69,14 +89,27 @@ def choose_documents(view: View, selector: Selector, *, copies: bool) -> tuple[l
 
 
 @dataclass(frozen=True, slots=True)
+class Findings:
+    """What went, and what the checks showed."""
+
+    tokens: int | NotChecked
+    passages: int | NotChecked
+    checks: Mapping[str, Result]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingErasure:
-    """An erasure that was accepted and is not done, as `pending.json` has it: `salts` by document id."""
+    """An erasure that was accepted and is not done, as `pending.json` has it: `salts` by document id.
+
+    `generation` and `digest` are those it began with; `findings` are there once the checks were made.
+    """
 
     salts: Mapping[str, str]
     suppress: bool
     accepted: str
     generation: str
     digest: str
+    findings: Findings | None = None
 
     @classmethod
     def read(cls, path: Path) -> PendingErasure | None:
@@ -86,14 +119,24 @@ class PendingErasure:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise SiloError("store-damaged", f"{path} is not as it was written") from None
+            raise _damaged(path) from None
+        try:
+            return cls._from_json(content)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise _damaged(path) from None
+
+    @classmethod
+    def _from_json(cls, content: Mapping[str, Any]) -> PendingErasure:
         plain = {name: content[name] for name in ("suppress", "accepted", "generation", "digest")}
-        return cls(salts=content["documents"], **plain)
+        salts = {bytes.fromhex(document).hex(): salt for document, salt in content["documents"].items()}
+        findings = Findings(**content["findings"]) if "findings" in content else None
+        return cls(salts=salts, findings=findings, **plain)
 
     def write(self, path: Path) -> None:
         """Make the intent durable."""
         plain = {name: getattr(self, name) for name in ("suppress", "accepted", "generation", "digest")}
-        write_json(path, {"format": _FORMAT, "documents": dict(self.salts), **plain})
+        found = {"findings": asdict(self.findings)} if self.findings else {}
+        write_json(path, {"format": _FORMAT, "documents": dict(self.salts), **plain, **found})
 
     @property
     def ids(self) -> frozenset[bytes]:
@@ -110,36 +153,43 @@ def accept(paths: StorePaths, generation: Generation, ids: Sequence[str], log: A
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is known of erased documents once they have left the buckets; little if a crash came after that."""
+    """What is known of documents that have left the buckets.
+
+    It is not `complete` if a version of silo that did not keep `erasing/` was cut off.
+    """
 
     before: Generation
     after: Generation
-    traces: Traces
-    expected: Digest
-    tokens: int
+    leaving: tuple[EncodedDocument, ...]
     passages: int
+    complete: bool
 
 
 def remove_documents(view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder) -> Removal:
     """Keep the works out if that was asked for, and write the buckets anew without them."""
     ids = pending.ids
-    touched = [bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in ids)]
-    documents = [document for bucket in touched for document in bucket.encoded_documents()]
-    leaving = [document for document in documents if document.id in ids]
-    rows = [(bucket, row) for bucket in touched for row in map(bucket.find, sorted(ids)) if row >= 0]
+    before = read_before(paths, pending.generation) or _begin(view, ids, paths)
+    rows = [(bucket, row) for bucket in before.buckets for row in map(bucket.find, sorted(ids)) if row >= 0]
     if pending.suppress:
         works = (bucket.document(row) for bucket, row in rows)
         Suppression.open(paths.suppression).add((work.id, work.text) for work in works)
-    traces = Traces.of(leaving).without(document for document in documents if document.id not in ids)
-    before = sum((bucket.digest for bucket in view.buckets), Digest.of())
+    documents = (document for bucket in before.buckets for document in bucket.encoded_documents())
+    leaving = tuple(document for document in documents if document.id in ids)
     return Removal(
-        before=view.generation,
+        before=before.generation,
         after=apply_change(paths, builder, view.generation, view.buckets, Change(leaving=ids)),
-        traces=traces,
-        expected=before - Digest.of(document.element for document in leaving),
-        tokens=sum(len(document.tokens) for document in leaving),
+        leaving=leaving,
         passages=sum(_count_passages(bucket, row) for bucket, row in rows),
+        complete={document.id for document in leaving} == ids,
     )
+
+
+def _begin(view: View, ids: frozenset[bytes], paths: StorePaths) -> Before:
+    """The state before an erasure, which is kept before anything changes."""
+    touched = tuple(bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in ids))
+    before = Before(view.generation, touched)
+    keep_before(paths, before)
+    return before
 
 
 def _count_passages(bucket: Bucket, row: int) -> int:
@@ -147,77 +197,116 @@ def _count_passages(bucket: Bucket, row: int) -> int:
     return 0 if owners is None else int((owners == row).sum())
 
 
-def check_removal(view: View, removal: Removal, paths: StorePaths) -> dict[str, bool | int]:
+def check_removal(view: View, removal: Removal, pending: PendingErasure, paths: StorePaths) -> Findings:
     """Wait for old readers, then look at what is left; `view` is of the generation after."""
-    before, after = removal.before, removal.after
-    drained = before.fingerprint == after.fingerprint or _drain(paths.reader_lock(before.fingerprint))
-    fresh = [name for prefix, name in after.files().items() if after.buckets[prefix] not in before.buckets.values()]
-    traces = _leave_out_names(removal.traces, view)
-    residue = scan([*(paths.buckets / name for name in fresh), *paths.beside_data()], traces)
-    digest = sum((_recompute_digest(bucket, before, after) for bucket in view.buckets), Digest.of())
-    published = removal.expected.published(after.config.fingerprint)
-    return {
-        "digest-recomputed": digest == removal.expected and after.digest == published,
+    drained = _drain(paths, removal.after)
+    if not removal.complete:
+        unmade = ("digest-recomputed", "residue-windows", "residue-files", "residue-hits")
+        return Findings(NOT_CHECKED, NOT_CHECKED, {**dict.fromkeys(unmade, NOT_CHECKED), "readers-drained": drained})
+    known = set(removal.before.files().values())
+    fresh = {prefix: name for prefix, name in removal.after.files().items() if name not in known}
+    new = [bucket for bucket in view.buckets if bucket.prefix in fresh]
+    traces = _traces(removal.leaving, new, view)
+    residue = scan([*(paths.buckets / name for name in fresh.values()), *paths.beside_data()], traces)
+    checks: dict[str, Result] = {
+        "digest-recomputed": _digest_fits(view, new, removal, pending.digest),
         "readers-drained": drained,
         "residue-windows": len(traces),
         "residue-files": residue.files,
         "residue-hits": len(residue.hits),
     }
+    return Findings(sum(len(document.tokens) for document in removal.leaving), removal.passages, checks)
 
 
-def _leave_out_names(traces: Traces, view: View) -> Traces:
-    """Without those that are names (owners, licences and the like) of documents that stay: files rightly hold them."""
+def _traces(leaving: Sequence[EncodedDocument], new: Sequence[Bucket], view: View) -> Traces:
+    """What must not be found of documents that left.
+
+    Not what documents in any of the `new` buckets have as well, which may come from buckets that never held the
+    others, nor names (owners, licences and the like) of documents that stay, nor the words of receipts: files rightly
+    hold these.
+    """
+    gone = {document.id for document in leaving}
+    staying = (item for bucket in new for item in bucket.encoded_documents() if item.id not in gone)
     names = {name for bucket in view.buckets for values in bucket.names.values() for name in values}
-    return traces.not_in([canonical_json(sorted(names))])
+    return Traces.of(leaving).without(staying).not_in([canonical_json(sorted(names)), canonical_json(EXCLUSIONS)])
 
 
-def _recompute_digest(bucket: Bucket, before: Generation, after: Generation) -> Digest:
-    """The digest of a bucket: made again from its documents if it was written anew."""
-    if before.buckets.get(bucket.prefix) == after.buckets[bucket.prefix]:
-        return bucket.digest
-    return Digest.of(document.element for document in bucket.encoded_documents())
+def _digest_fits(view: View, new: Sequence[Bucket], removal: Removal, digest_before: str) -> bool:
+    """With the new buckets summed up again: this is the published digest, and with what left it is the one before."""
+    config, made_again = removal.after.config.fingerprint, {bucket.prefix for bucket in new}
+    now = Digest.of(document.element for bucket in new for document in bucket.encoded_documents())
+    now = sum((bucket.digest for bucket in view.buckets if bucket.prefix not in made_again), now)
+    then = now + Digest.of(document.element for document in removal.leaving)
+    return (now.published(config), then.published(config)) == (removal.after.digest, digest_before)
 
 
-def _drain(reader_lock: Path) -> bool:
-    """Wait until nobody reads a generation any more."""
+def _drain(paths: StorePaths, current: Generation) -> bool:
+    """Wait until nobody reads another generation than the current one. A stopped process holds its lock and counts."""
     end = time.monotonic() + DRAIN_SECONDS
-    while is_held(reader_lock):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    remove_file(reader_lock)
+    keep = paths.reader_lock(current.fingerprint)
+    for lock in sorted(paths.readers.glob("*")):
+        while lock != keep and is_held(lock):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        if lock != keep:
+            remove_file(lock)
     return True
 
 
+def note_findings(pending: PendingErasure, findings: Findings, paths: StorePaths) -> None:
+    """Keep what the checks showed: what they needed may go, and after a crash they are not made again."""
+    replace(pending, findings=findings).write(paths.pending)
+
+
 def sign_receipt(
-    removal: Removal,
     pending: PendingErasure,
-    checks: Mapping[str, bool | int],
+    findings: Findings,
+    after: Generation,
     paths: StorePaths,
     log: AuditLog,
     models: tuple[ModelListing, ...],
 ) -> Path:
-    """Log the erasure, write its receipt, and forget the intent: from here on it is done."""
+    """Log the erasure, and write its receipt."""
     erasure = Erasure(
-        config=removal.after.config.fingerprint,
+        config=after.config.fingerprint,
         documents=tuple(sorted(pending.salts)),
-        tokens=removal.tokens,
-        passages=removal.passages,
+        tokens=findings.tokens,
+        passages=findings.passages,
         generation_before=pending.generation,
-        generation_after=removal.after.fingerprint,
+        generation_after=after.fingerprint,
         digest_before=pending.digest,
-        digest_after=removal.after.digest,
+        digest_after=after.digest,
         accepted=datetime.fromisoformat(pending.accepted),
-        checks=checks,
+        checks=findings.checks,
         models=models,
     )
-    log.append("erased", log_facts(erasure, pending.salts))
-    head = log.head()
     key = load_or_make_key(paths.signing_key)
-    receipt = make_receipt(erasure, pending.salts, key=key, log=head, done=datetime.now(UTC))
+    draft = draft_receipt(erasure, pending.salts, key=key, done=datetime.now(UTC))
+    log.append("erased", log_facts(draft))
     paths.receipts.mkdir(exist_ok=True)
-    path = paths.receipts / f"{head.n:06d}-{head.hash[:12]}.json"
-    write_json(path, receipt)
+    path = _receipt_path(paths, log.head())
+    write_json(path, sign_draft(draft, key=key, log=log.head()))
+    return path
+
+
+def signed_receipt(pending: PendingErasure, paths: StorePaths, log: AuditLog) -> Path | None:
+    """The receipt of an erasure that was cut off after it was signed."""
+    commitments = fingerprint_of_commitments(pending.salts)
+    logged = (item for item in reversed(log.entries) if item.content.get("commitments") == commitments)
+    written = (_receipt_path(paths, Head(item.n, item.hash)) for item in logged)
+    return next((path for path in written if path.exists()), None)
+
+
+def _receipt_path(paths: StorePaths, entry: Head) -> Path:
+    return paths.receipts / f"{entry.n:06d}-{entry.hash[:12]}.json"
+
+
+def forget_intent(paths: StorePaths) -> None:
+    """Remove the last file that names the documents: from here on the erasure is done."""
     remove_file(paths.pending)
     sync_directory(paths.root)
-    return path
+
+
+def _damaged(path: Path) -> SiloError:
+    return SiloError("store-damaged", f"{path} is not as it was written")

@@ -1,9 +1,12 @@
 """The signed answer to an erasure, which anybody can check without the store, the network or the names of documents.
 
-A receipt is one JSON object (see `make_receipt`). Its `signature` is Ed25519 (base64) over the canonical JSON of the
-other fields. A document appears only as SHA-256(salt || id): with the salt, which goes to the owner and is not kept,
-the receipt speaks of that document; without it, of nobody. A signing key is a PEM file of mode 0600 with the public
-key beside it in `<name>.pub`.
+A receipt is one JSON object (see `draft_receipt`). Its `signature` is Ed25519 (base64) over the canonical JSON of the
+other fields, and the log entry it names holds a fingerprint of all of them but these two. A document appears only as
+SHA-256(salt || id): with the salt, which goes to the owner and is not kept, the receipt speaks of that document. A
+signing key is a PEM file of mode 0600 with the public key beside it in `<name>.pub`.
+
+Receipts of the format `silo-receipt-1` are still read: their log entry binds neither the key nor the checks, and those
+made after a crash call checks passed that were not made, which `check_receipt` recognises.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -26,7 +29,8 @@ from silo.files import canonical_json, fingerprint, write_atomic, write_private
 from silo.store.erasure.log import AuditLog, Head
 from silo.text.strict_json import parse_json
 
-FORMAT = "silo-receipt-1"
+FORMAT = "silo-receipt-2"
+_FIRST_FORMAT = "silo-receipt-1"
 KIND = "erasure"
 SALT_BYTES = 32
 
@@ -38,6 +42,12 @@ EXCLUSIONS = (
     "The log, this receipt and the list that keeps the work out hold keyed or salted hashes, counts and digests of it.",
 )
 """What an erasure from a store cannot reach, in words."""
+
+NotChecked = Literal["not checked"]
+NOT_CHECKED: NotChecked = "not checked"
+"""The result of a check that could not be made, and the count of what could not be counted."""
+Result = bool | int | NotChecked
+NEEDED_CHECKS = ("digest-recomputed", "readers-drained", "residue-hits")
 
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
 
@@ -55,19 +65,20 @@ class ModelListing:
 class Erasure:
     """What was erased and how that was checked. `config` and the digests are SHA-256 in hex.
 
-    A check is true, false or a count; a false one and a count other than 0 under a name that ends in `-hits` failed.
+    A check is true, false, a count or `NOT_CHECKED`; a false one and a count other than 0 under a name that ends in
+    `-hits` failed.
     """
 
     config: str
     documents: tuple[str, ...]
-    tokens: int
-    passages: int
+    tokens: int | NotChecked
+    passages: int | NotChecked
     generation_before: int | str
     generation_after: int | str
     digest_before: str
     digest_after: str
     accepted: datetime
-    checks: Mapping[str, bool | int]
+    checks: Mapping[str, Result]
     models: tuple[ModelListing, ...] = ()
     exclusions: tuple[str, ...] = EXCLUSIONS
 
@@ -77,21 +88,47 @@ def new_salts(documents: Iterable[str]) -> dict[str, str]:
     return {document: secrets.token_hex(SALT_BYTES) for document in documents}
 
 
-def log_facts(erasure: Erasure, salts: Mapping[str, str]) -> dict[str, Any]:
-    """What the log says about an erasure; `check_receipt` compares it with the receipt."""
-    return _log_facts(_facts(erasure, salts))
+def fingerprint_of_commitments(salts: Mapping[str, str]) -> str:
+    """What the log calls the documents of an erasure."""
+    return fingerprint(_commitments(salts))
 
 
-def make_receipt(
-    erasure: Erasure, salts: Mapping[str, str], *, key: Ed25519PrivateKey, log: Head, done: datetime
+def draft_receipt(
+    erasure: Erasure, salts: Mapping[str, str], *, key: Ed25519PrivateKey, done: datetime
 ) -> dict[str, Any]:
-    """The signed content of a receipt; `log` is the log entry of this erasure, `salts` are those it was logged with."""
-    content = {
-        **_facts(erasure, salts),
-        "log": {"n": log.n, "hash": log.hash},
+    """All that a receipt says before it is logged and signed. Sorted commitments tell no order of documents."""
+    documents = set(erasure.documents)
+    return {
+        "format": FORMAT,
+        "kind": KIND,
+        "config": erasure.config,
+        "commitments": _commitments({document: salts[document] for document in documents}),
+        "counts": {"documents": len(documents), "tokens": erasure.tokens, "passages": erasure.passages},
+        "generation": {"before": erasure.generation_before, "after": erasure.generation_after},
+        "digest": {"before": erasure.digest_before, "after": erasure.digest_after},
+        "accepted": _time(erasure.accepted),
         "done": _time(done),
+        "checks": dict(erasure.checks),
+        "models": [asdict(model) for model in erasure.models],
+        "exclusions": list(erasure.exclusions),
         "public_key": _encoded(key.public_key().public_bytes(*_RAW)),
     }
+
+
+def log_facts(draft: Mapping[str, Any]) -> dict[str, Any]:
+    """What the log says about an erasure; `check_receipt` compares it with the receipt."""
+    shared = {name: draft[name] for name in ("config", "counts", "generation", "digest", "accepted")}
+    return {
+        **shared,
+        "commitments": fingerprint(draft["commitments"]),
+        "signer": fingerprint(draft["public_key"]),
+        "receipt": fingerprint({name: value for name, value in draft.items() if name not in ("log", "signature")}),
+    }
+
+
+def sign_draft(draft: Mapping[str, Any], *, key: Ed25519PrivateKey, log: Head) -> dict[str, Any]:
+    """The signed content of a receipt; `log` is the log entry of this erasure, `key` the one it was drafted for."""
+    content = {**draft, "log": {"n": log.n, "hash": log.hash}}
     signed = {**content, "signature": _encoded(key.sign(canonical_json(content)))}
     _require_shape(signed)
     return signed
@@ -100,8 +137,9 @@ def make_receipt(
 def check_receipt(content: Mapping[str, Any], *, key: bytes | None = None, log: Path | None = None) -> dict[str, Any]:
     """Check a receipt and say what it shows; the error is `receipt-invalid`.
 
-    `key` is the public key one trusts, 32 bytes or PEM: without it the signature shows only that nothing was changed
-    since whoever holds the named key signed it. `log` is a copy of the log, which must hold the erasure.
+    `key` is the public key one trusts, 32 bytes or PEM: without it the receipt is not `valid` but only consistent in
+    itself, since anybody can sign anything with a key of their own. `log` is a copy of the log, which must hold the
+    erasure.
     """
     _require_shape(content)
     public = _decoded(content["public_key"], 32)
@@ -111,16 +149,38 @@ def check_receipt(content: Mapping[str, Any], *, key: bytes | None = None, log: 
     if log is not None:
         _check_log(content, log)
     return {
-        "valid": True,
+        "verdict": "genuine" if key is not None else "self-consistent",
+        "valid": key is not None,
         "key_checked": key is not None,
         "log_checked": log is not None,
         "log_entry": content["log"]["n"],
         **content["counts"],
         **{name: content[name] for name in ("accepted", "done", "checks")},
-        "failed_checks": sorted(name for name, value in content["checks"].items() if _failed(name, value)),
+        "failed_checks": failed_checks(content["checks"]),
+        "not_checked": _unmade_checks(content),
         "models_that_list_it": [model["name"] for model in content["models"] if model["listed"]],
         **{name: content[name] for name in ("exclusions", "public_key")},
     }
+
+
+def failed_checks(checks: Mapping[str, Result]) -> list[str]:
+    """The names of checks that were made and did not pass."""
+    return sorted(name for name, value in checks.items() if _failed(name, value))
+
+
+def unmade_checks(checks: Mapping[str, Result]) -> list[str]:
+    """The names of checks that were not made; those that every erasure needs count as such where they are missing."""
+    unmade = {name for name, value in checks.items() if value == NOT_CHECKED}
+    return sorted(unmade | (set(NEEDED_CHECKS) - checks.keys()))
+
+
+def _unmade_checks(content: Mapping[str, Any]) -> list[str]:
+    """Checks and counts that a receipt says or shows were not made."""
+    unmade = unmade_checks(content["checks"])
+    if content["format"] == _FIRST_FORMAT and content["checks"].get("residue-windows") == 0:
+        # A document always has windows: the erasure was finished after a crash, and compared nothing with nothing.
+        unmade = sorted({*unmade, *NEEDED_CHECKS})
+    return unmade + [name for name, value in content["counts"].items() if value == NOT_CHECKED]
 
 
 def proves(receipt: Mapping[str, Any], document_id: str, salt: str) -> bool:
@@ -216,32 +276,21 @@ def _check_log(content: Mapping[str, Any], path: Path) -> None:
     if not 1 <= n <= len(entries) or entries[n - 1].hash != content["log"]["hash"]:
         raise _invalid(f"{path} does not hold entry {n} as the receipt names it", "get the log that belongs to it")
     logged = entries[n - 1].content
-    for name, value in _log_facts(content).items():
+    facts = log_facts(content)
+    if content["format"] == _FIRST_FORMAT and not _NEW_IN_LOG & logged.keys():
+        facts = {name: value for name, value in facts.items() if name not in _NEW_IN_LOG}
+    for name, value in facts.items():
         if name not in logged or logged[name] != value:
-            raise _invalid(f"entry {n} of {path} differs from the receipt in {name}")
+            raise _invalid(f"entry {n} of {path} differs from the receipt in {_MEANING.get(name, name)}")
 
 
-def _facts(erasure: Erasure, salts: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a receipt that are known before it is logged. Sorted commitments tell no order of documents."""
-    documents = set(erasure.documents)
-    return {
-        "format": FORMAT,
-        "kind": KIND,
-        "config": erasure.config,
-        "commitments": sorted(_commitment(document, salts[document]) for document in documents),
-        "counts": {"documents": len(documents), "tokens": erasure.tokens, "passages": erasure.passages},
-        "generation": {"before": erasure.generation_before, "after": erasure.generation_after},
-        "digest": {"before": erasure.digest_before, "after": erasure.digest_after},
-        "accepted": _time(erasure.accepted),
-        "checks": dict(erasure.checks),
-        "models": [asdict(model) for model in erasure.models],
-        "exclusions": list(erasure.exclusions),
-    }
+_NEW_IN_LOG = frozenset({"signer", "receipt"})
+"""What entries for receipts of the first format do not have. An entry that has it binds a receipt of any format."""
+_MEANING = {"signer": "the key that signed it", "receipt": "what it says: checks, models, exclusions, times"}
 
 
-def _log_facts(content: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {name: content[name] for name in ("config", "counts", "generation", "digest", "accepted")}
-    return {**shared, "commitments": fingerprint(content["commitments"])}
+def _commitments(salts: Mapping[str, str]) -> list[str]:
+    return sorted(_commitment(document, salt) for document, salt in salts.items())
 
 
 def _commitment(document: str, salt: str) -> str:
@@ -272,8 +321,8 @@ def _decoded(text: str, length: int) -> bytes:
     return data
 
 
-def _failed(name: str, value: bool | int) -> bool:
-    return value is False or (name.endswith("-hits") and value is not True and value != 0)
+def _failed(name: str, value: Result) -> bool:
+    return value is False or (name.endswith("-hits") and value not in (0, NOT_CHECKED) and value is not True)
 
 
 def _invalid(message: str, hint: str = "") -> SiloError:
@@ -284,13 +333,16 @@ def _require_shape(content: Mapping[str, Any]) -> None:
     """Every field is there, of its kind, and none besides."""
     for name in sorted(_SHAPE.keys() ^ content.keys()):
         raise _invalid(f"the field {name[:80]!r} is {'missing' if name in _SHAPE else 'not one of a receipt'}")
-    for name, holds in _SHAPE.items():
+    for name, holds in {**_SHAPE, **(_FIRST_SHAPE if content["format"] == _FIRST_FORMAT else {})}.items():
         if not holds(content[name]):
             raise _invalid(f"the field {name!r} is malformed")
     if len(content["commitments"]) != content["counts"]["documents"]:
         raise _invalid("there is not one commitment for each document")
     if datetime.fromisoformat(content["done"]) < datetime.fromisoformat(content["accepted"]):
         raise _invalid("it was done before it was accepted")
+
+
+_Holds = Callable[[Any], bool]
 
 
 def _is_count(value: Any) -> bool:
@@ -316,11 +368,20 @@ def _is_generation(value: Any) -> bool:
     return _is_count(value) or _is_text(value)
 
 
-def _is_check(value: Any) -> bool:
+def _is_count_if_any(value: Any) -> bool:
+    return _is_count(value) or bool(value == NOT_CHECKED)
+
+
+def _is_first_check(value: Any) -> bool:
     return isinstance(value, bool) or _is_count(value)
 
 
-_Holds = Callable[[Any], bool]
+def _is_check(value: Any) -> bool:
+    return isinstance(value, bool) or _is_count_if_any(value)
+
+
+def _are_checks(holds: _Holds) -> _Holds:
+    return lambda value: isinstance(value, dict) and all(map(holds, value.values()))
 
 
 def _object(**fields: _Holds) -> _Holds:
@@ -341,19 +402,24 @@ def _is_commitments(value: Any) -> bool:
 
 
 _SHAPE: dict[str, _Holds] = {
-    "format": lambda value: value == FORMAT,
+    "format": lambda value: value in (FORMAT, _FIRST_FORMAT),
     "kind": lambda value: value == KIND,
     "config": _is_hash,
     "commitments": _is_commitments,
-    "counts": _object(documents=_is_count, tokens=_is_count, passages=_is_count),
+    "counts": _object(documents=_is_count, tokens=_is_count_if_any, passages=_is_count_if_any),
     "generation": _object(before=_is_generation, after=_is_generation),
     "digest": _object(before=_is_hash, after=_is_hash),
     "log": _object(n=_is_count, hash=_is_hash),
     "accepted": _is_time,
     "done": _is_time,
-    "checks": lambda value: isinstance(value, dict) and all(map(_is_check, value.values())),
+    "checks": _are_checks(_is_check),
     "models": _list_of(_object(name=_is_text, fingerprint=_is_text, listed=lambda value: isinstance(value, bool))),
     "exclusions": _list_of(_is_text),
     "public_key": _is_text,
     "signature": _is_text,
 }
+_FIRST_SHAPE: dict[str, _Holds] = {
+    "counts": _object(documents=_is_count, tokens=_is_count, passages=_is_count),
+    "checks": _are_checks(_is_first_check),
+}
+"""Where the first format was narrower."""
