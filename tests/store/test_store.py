@@ -194,6 +194,21 @@ def test_copies_of_other_owners_are_listed_and_never_removed(store: Store) -> No
     assert {item.external_id for item in store.documents(Selector(query="somebody wrote"))} == {"same", "near"}
 
 
+def test_an_objection_to_a_text_leaves_the_copy_that_another_owner_held(store: Store) -> None:
+    text = " ".join(f"sentence {n} that two people have" for n in range(40))
+    mine, theirs = document("x", text, owner="xan"), document("y", text, owner="yve")
+    store.add([mine, theirs])
+    assert [copy.external_id for copy in store.erase(Selector(owner="xan"), copies=True).copies] == ["y"]
+    before = tree(store.root)
+    assert store.replay() == ()
+    assert tree(store.root) == before
+    again = store.add([theirs])
+    assert (again.unchanged, again.refused) == (1, 0)
+    new = store.add([document("z", text, owner="zoe"), mine])
+    assert new.reasons == {"suppressed": 2}
+    assert {item.external_id for item in store.documents(Selector(query="two people have"))} == {"y"}
+
+
 def test_a_store_opens_only_with_its_own_model(store: Store) -> None:
     encoder = SmallEncoder()
     encoder.fingerprint = "another"

@@ -1,6 +1,6 @@
 """Adding documents: who may come in.
 
-A document is taken if its `store` right is given, it was not erased before, and it is not there already. All documents
+A document is taken if its `store` right is given, it is not there already, and it was not erased before. All documents
 of one call are set aside first, so that every bucket is written once; a call that was cut off is simply made again,
 and what is in the store already is skipped.
 """
@@ -111,16 +111,16 @@ class _Admission:
             return "no-store-right", _denial(document)
         if not document.text:
             return "empty", "the text is empty"
-        if blocked := self._suppression.blocks(document.id, document.text):
-            return "suppressed", blocked
         name, record_hash = bytes.fromhex(document.id), _record_hash(canonical_json(document.as_json()))
         known = self._coming.get(name) or self._stored_hash(name)
-        if known is None:
-            self._coming[name] = record_hash
-            return "", ""
-        if known == record_hash:
+        if known == record_hash:  # before suppression: an objection to a copy takes nothing from who held it already
             return "unchanged", ""
-        return "other-record", "another text or licence is stored under this id: erase that first"
+        if known is not None:
+            return "other-record", "another text or licence is stored under this id: erase that first"
+        if blocked := self._suppression.blocks(document.id, document.text):
+            return "suppressed", blocked
+        self._coming[name] = record_hash
+        return "", ""
 
     def _stored_hash(self, name: bytes) -> bytes | None:
         prefix = leaf_of(name, self._prefixes)

@@ -441,9 +441,9 @@ class Store:
             return check_removal(view, removal, pending, self.paths)
 
     def replay(self) -> tuple[Erased, ...]:
-        """Erase again what is kept out and yet here, as after a backup was put back."""
+        """Erase again what was erased and is here again, as after a backup was put back; others' copies stay."""
         suppression = Suppression.open(self.paths.suppression)
-        back = [document.id for document in self.documents() if suppression.blocks(document.id, document.text)]
+        back = [document.id for document in self.documents() if suppression.names(document.id)]
         return tuple(self.erase(Selector(document=name)) for name in back)
 
     def allow(self, document: str) -> bool:

@@ -5,7 +5,8 @@ canonical JSON of `format`, `documents` (HMAC-SHA-256 of a document id -> sorted
 (HMAC of the rest: a changed list or the wrong key is an error, never an empty list).
 
 A text is known again under another id, and after changes of case, white space, punctuation, accents and Unicode form.
-Changed, added or removed words make it another text.
+Changed, added or removed words make it another text. A text is listed under the document whose owner objected: it keeps
+new copies out, whoever brings them, and says nothing about copies that others held already (`names`, not `blocks`).
 """
 
 from __future__ import annotations
@@ -67,11 +68,15 @@ class Suppression:
             held[mark] = tuple(sorted({*held.get(mark, ()), *self._text_marks(text).values()}))
         self._write(held)
 
+    def names(self, document: str) -> bool:
+        """Was this very document erased, whatever its text?"""
+        return bool(self._documents) and self._mark("id", document.encode()) in self._documents
+
     def blocks(self, document: str, text: str) -> str | None:
-        """Why a document may not be added, or None if it may."""
+        """Why a new document may not be added, or None if it may."""
         if not self._documents:
             return None
-        if self._mark("id", document.encode()) in self._documents:
+        if self.names(document):
             return "the document was erased"
         known = (name for name, mark in self._text_marks(text).items() if mark in self._texts)
         return next((_REASONS[name] for name in known), None)
