@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256, fingerprint, read_manifest
+from silo.lm.checksums import checksums
 
 Key = Literal["final", "ffn"]
 
@@ -24,12 +25,13 @@ CODEC_FOLDER = "codec"
 """Where the codec lies in a model directory."""
 
 _WEIGHTS = ".safetensors"
+_FUNCTION = ("config.json", "tokenizer.json")
+_LOADED = (*_FUNCTION, "tokenizer_config.json", "generation_config.json")
 
 
 def model_fingerprint(manifest: Mapping[str, Any]) -> str:
     """The fingerprint of the model a manifest describes."""
-    names = {"config.json", "tokenizer.json"}
-    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
+    files = {name: mark for name, mark in manifest["files"].items() if name in _FUNCTION or name.endswith(_WEIGHTS)}
     return fingerprint(files)
 
 
@@ -39,7 +41,7 @@ def open_manifest(root: Path) -> dict[str, Any]:
         raise SiloError("input-missing", f"there is no directory {root}")
     if not (root / MANIFEST).exists():
         require_safetensors(root)
-        return {**UNVERIFIED, "files": file_checksums(root)}
+        return {**UNVERIFIED, "files": checksums(root, _file_names(root))}
     manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
     if manifest.get("format") != FORMAT:
         raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
@@ -49,13 +51,31 @@ def open_manifest(root: Path) -> dict[str, Any]:
 
 
 def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
-    """Compare every file a manifest names with its checksum."""
-    for name, expected in manifest["files"].items():
-        path = root / name
-        if not path.is_file():
-            raise SiloError("model-damaged", f"{path} is missing")
-        if file_sha256(path) != expected:
-            raise SiloError("model-damaged", f"{path} differs from the manifest")
+    """Compare every byte of every file a manifest names with its checksum."""
+    _compare(root, manifest["files"], again=True)
+
+
+def verify_network(root: Path, manifest: Mapping[str, Any], *, again: bool = False) -> None:
+    """Compare what a network and its tokenizer are loaded from with the manifest, before it is loaded.
+
+    Files that were compared before and have not changed since are not read, but with `again`.
+    """
+    files = manifest["files"]
+    loaded = {name: mark for name, mark in files.items() if name in _LOADED or name.endswith(_WEIGHTS)}
+    _compare(root, loaded, again=again)
+
+
+def _compare(root: Path, expected: Mapping[str, str], *, again: bool) -> None:
+    for name in expected:
+        if not (root / name).is_file():
+            raise SiloError("model-damaged", f"{root / name} is missing")
+    try:
+        found = checksums(root, expected, again=again)
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{root} cannot be read: {error.strerror}") from error
+    for name, mark in expected.items():
+        if found[name] != mark:
+            raise SiloError("model-damaged", f"{root / name} differs from the manifest")
 
 
 def require_safetensors(root: Path) -> None:
@@ -72,8 +92,11 @@ def require_safetensors(root: Path) -> None:
 
 def file_checksums(root: Path) -> dict[str, str]:
     """SHA-256 of every file of a model directory but its manifest."""
-    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
-    return {path.name: file_sha256(path) for path in files}
+    return {name: file_sha256(root / name) for name in _file_names(root)}
+
+
+def _file_names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_file() and path.name != MANIFEST)
 
 
 def codec_key(root: Path) -> Key:
