@@ -50,13 +50,14 @@ def learn_codec(
 ) -> Codec:
     """Learn a codec from permitted documents of the corpus and put it into the model directory.
 
-    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. A model trained here uses only documents
-    of the tiers it was trained on; an imported one pd, sw and by. Where the settings leave the number of dimensions
-    open, half of the model's are kept: on real keys they gave the recall of all of them, at less cost.
+    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. The corpus must be what its manifest says.
+    A model trained here uses only documents of the tiers it was trained on; an imported one pd, sw and by. Where the
+    settings leave the number of dimensions open, half of the model's are kept: on real keys they gave the recall of all
+    of them, at less cost.
     """
     manifest = open_manifest(model_root)
-    training = manifest.get("training", {})
-    permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
+    permit = Permit.for_codec(manifest)
+    corpus.verify()
     model = LanguageModel.open(model_root)
     key = key or model.choose_key()
     sample, seen = _sample_keys(DocumentEncoder(model, key), corpus, permit, keys, advance)
