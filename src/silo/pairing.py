@@ -15,7 +15,7 @@ import numpy as np
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest
+from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest, recover_model
 from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.erasure.receipt import ModelListing
@@ -42,6 +42,7 @@ def create_store(
     A model whose keys are not all numbers is refused: no search could tell them apart.
     """
     wanted = tuple(searches)
+    recover_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
     encoder = _open_encoder(model, verify=verify)
     if "knn" in wanted:
@@ -67,7 +68,7 @@ def open_store(path: Path, model: Path | None = None, *, encoding: bool = False,
     place = model or model_of(path)
     encoder = None
     if encoding:
-        if place is None or not place.is_dir():
+        if place is None or not recover_model(place):
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place, verify=verify)
     return Store.open(path, encoder, list_models=lambda names: list_models(place, names))
@@ -107,7 +108,7 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
         raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
     places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
     for root in places:
-        if not root.is_dir():
+        if not recover_model(root):
             continue
         candidate = model if root == model.root else LanguageModel.open(root)
         key = codec_key(root)

@@ -29,7 +29,15 @@ from silo.files import (
     write_manifest,
 )
 from silo.lm.hooks import capture_inputs, hook_last_feed_forward
-from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest, verify_network
+from silo.lm.manifest import (
+    FORMAT,
+    Key,
+    file_checksums,
+    growing_place,
+    model_fingerprint,
+    open_manifest,
+    verify_network,
+)
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -266,7 +274,7 @@ def save_model(
     """
     if out.exists():
         raise SiloError("out-exists", f"{out} is already there")
-    folder = out.with_name(out.name + ".saving")
+    folder = growing_place(out)
     remove_tree(folder)
     folder.mkdir(parents=True)
     with disk_errors(folder), _hide_progress_bars():
