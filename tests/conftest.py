@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,14 @@ def build_from(files: Iterable[Path], out: Path, **settings: Any) -> dict[str, A
     """Build a corpus from JSONL files in this process."""
     source = SourceRecipe("jsonl", tuple(map(str, files)))
     return build(CorpusRecipe(source=(source,), **{"workers": 1, **settings}), out, base=out.parent)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remembered checksums of models that tests make do not stay on the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -170,6 +170,14 @@ def sync_file(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
+def sync_tree(root: Path) -> None:
+    """Make every file and every name under a directory durable."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            sync_file(Path(folder) / name)
+        sync_directory(Path(folder))
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full disk and missing permissions into errors that say what to do."""
@@ -242,6 +250,20 @@ def exclusive(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SiloError("busy", f"{path.parent} is being written by another process") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked_directory(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a lock on a directory itself; a second holder waits for it or gets the error `busy` at once."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise SiloError("busy", f"{path} is being written by another process") from None
         yield
     finally:
         os.close(handle)

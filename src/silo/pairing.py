@@ -15,7 +15,7 @@ import numpy as np
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest
+from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest, recover_model
 from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.erasure.receipt import ModelListing
@@ -29,12 +29,24 @@ if TYPE_CHECKING:
 
 
 def create_store(
-    path: Path, model: Path, *, searches: Iterable[str] = SEARCHES, passage_tokens: int = 0, bucket_bytes: int = 0
+    path: Path,
+    model: Path,
+    *,
+    searches: Iterable[str] = SEARCHES,
+    passage_tokens: int = 0,
+    bucket_bytes: int = 0,
+    verify: bool = False,
 ) -> Store:
-    """Make an empty store for a model directory."""
+    """Make an empty store for a model directory; `verify` is as for `LanguageModel.open`.
+
+    A model whose keys are not all numbers is refused: no search could tell them apart.
+    """
     wanted = tuple(searches)
+    recover_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
-    encoder = _open_encoder(model)
+    encoder = _open_encoder(model, verify=verify)
+    if "knn" in wanted:
+        encoder.require_finite_keys()
     file = model / "tokenizer.json"
     settings = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}
     store = Store.create(
@@ -51,23 +63,23 @@ def create_store(
     return store
 
 
-def open_store(path: Path, model: Path | None = None, *, encoding: bool = False) -> Store:
+def open_store(path: Path, model: Path | None = None, *, encoding: bool = False, verify: bool = False) -> Store:
     """Open a store; `encoding` loads its model too, from where it was made or from `model`."""
     place = model or model_of(path)
     encoder = None
     if encoding:
-        if place is None or not place.is_dir():
+        if place is None or not recover_model(place):
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
-        encoder = _open_encoder(place)
+        encoder = _open_encoder(place, verify=verify)
     return Store.open(path, encoder, list_models=lambda names: list_models(place, names))
 
 
-def _open_encoder(model: Path) -> DocumentEncoder:
+def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:
     """A model with the kind of key its codec was learned for."""
     from silo.lm.encode import DocumentEncoder
     from silo.lm.model import LanguageModel
 
-    return DocumentEncoder(LanguageModel.open(model), codec_key(model))
+    return DocumentEncoder(LanguageModel.open(model, verify=verify), codec_key(model))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +108,7 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
         raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
     places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
     for root in places:
-        if not root.is_dir():
+        if not recover_model(root):
             continue
         candidate = model if root == model.root else LanguageModel.open(root)
         key = codec_key(root)

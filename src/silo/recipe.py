@@ -117,8 +117,9 @@ class TrainRecipe:
 
     `corpus` and `validation` are relative to the recipe. `reference` trains on text that may not be trained on, to
     measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named,
-    from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. With `shard`, the processes
-    of a run divide weights and optimiser among them; one process has nothing to divide.
+    from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. `tokenizer_provenance` states
+    what a named one was learned from, if it is neither that of a model trained here nor plain bytes. With `shard`,
+    the processes of a run divide weights and optimiser among them; one process has nothing to divide.
     """
 
     corpus: str
@@ -127,6 +128,7 @@ class TrainRecipe:
     preset: str = "demo"
     tokenizer: str = ""
     tokenizer_tiers: tuple[str, ...] = ()
+    tokenizer_provenance: str = ""
     vocabulary: int = 0
     context: int = 0
     max_tokens: int = 5_000_000

@@ -8,8 +8,10 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+import zstandard
 
 from silo.corpus.corpus import Corpus
+from silo.corpus.shards import read_lines
 from silo.errors import SiloError
 from silo.lm.audit import verify_model
 from silo.lm.codec import learn_codec
@@ -19,6 +21,7 @@ from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network
 from silo.pairing import create_store, open_store
+from silo.records import Tier
 from silo.search.knn.codec import Codec, CodecSettings
 from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import build_from, record, words, write_jsonl
@@ -57,6 +60,29 @@ def test_a_codec_is_learned_from_permitted_text_and_listed(model: Path, corpus: 
         assert shaped in (["codec"], []) if item.tier == "pd" else shaped == []
     again = learn_codec(model, corpus, SMALL, keys=3000)
     assert again.fingerprint == codec.fingerprint
+
+
+def test_a_corpus_that_differs_from_its_manifest_shapes_no_codec(model: Path, corpus: Corpus) -> None:
+    shard = next(iter(corpus.shards(tiers=[Tier.pd])))
+    file = shard.root / (shard.stem + ".jsonl.zst")
+    lines = list(read_lines(file))
+    changed = lines[0].replace(b"w", b"v", 1)
+    file.write_bytes(zstandard.compress(b"".join(line + b"\n" for line in [changed, *lines[1:]])))
+    with pytest.raises(SiloError) as caught:
+        learn_codec(model, corpus, SMALL, keys=3000)
+    assert caught.value.code == "corpus-damaged"
+    assert not (model / "codec").exists()
+
+
+def test_the_codec_of_an_imported_model_is_judged_by_what_may_shape_a_codec(model: Path, tmp_path: Path) -> None:
+    licences = {"p": "CC0-1.0", "s": "MIT", "b": "CC-BY-4.0"}
+    records = [record(f"{a}{n}", words(n + ord(a), 40), license=name) for a, name in licences.items() for n in range(9)]
+    build_from([write_jsonl(tmp_path / "all.jsonl", records)], tmp_path / "all")
+    learn_codec(model, Corpus.open(tmp_path / "all"), SMALL, keys=3000)
+    found = verify_model(model, corpus=str(tmp_path / "all"))
+    assert found["violations"] == []
+    assert set(found["document_tiers"]) == {"pd", "sw", "by"}
+    assert found["permitted"] is False
 
 
 @pytest.mark.parametrize("key", get_args(Key))

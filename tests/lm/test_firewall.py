@@ -13,6 +13,7 @@ from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import RECORDS, read_lines
 from silo.errors import SiloError
+from silo.files import file_sha256, write_manifest
 from silo.lm.audit import audit
 from silo.lm.firewall import (
     CODEC,
@@ -22,12 +23,15 @@ from silo.lm.firewall import (
     Permit,
     load_seen,
     merge_seen,
+    seen_file,
     seen_rows,
     what_it_shaped,
 )
+from silo.lm.manifest import FORMAT
 from silo.lm.training.data import prepare_streams
 from silo.recipe import CorpusRecipe, SourceRecipe
-from silo.records import document_id
+from silo.records import Evidence, Right, document_id
+from silo.rights import assess
 from silo.text.normalise import text_hash
 from tests.conftest import build_from, record, words, write_jsonl
 
@@ -76,6 +80,30 @@ def test_a_document_whose_rights_contradict_its_index_stops_the_run(corpus: Corp
         _prepare(corpus, tmp_path, "pd")
 
 
+@pytest.mark.parametrize("licence", ["all rights reserved", "GPL-3.0-only", "CC-BY-NC-4.0"])
+def test_a_record_that_claims_a_laxer_tier_than_its_evidence_stops_the_run(
+    corpus: Corpus, tmp_path: Path, licence: str
+) -> None:
+    _slip_in(corpus, evidence=[assess(licence, where="LICENSE").as_json()])
+    with pytest.raises(SiloError, match="claims to be pd, its evidence makes it") as caught:
+        _prepare(corpus, tmp_path, "pd")
+    assert caught.value.code == "training-refused"
+
+
+def test_a_record_that_claims_a_right_its_evidence_denies_stops_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    signal = Evidence("train-ai=n", "robots.txt", "aipref", 1.0, denies=frozenset({Right.train}))
+    granted = assess("CC0-1.0", where="LICENSE")
+    _slip_in(corpus, evidence=[granted.as_json(), signal.as_json()])
+    with pytest.raises(SiloError, match="claims rights that its evidence does not grant"):
+        _prepare(corpus, tmp_path, "pd")
+
+
+def test_a_record_without_evidence_stops_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    _slip_in(corpus, evidence=[])
+    with pytest.raises(SiloError, match="training-refused"):
+        _prepare(corpus, tmp_path, "pd")
+
+
 def test_documents_without_the_train_right_are_left_out(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "in.jsonl", [record("a", words(1, 30), license="CC0-1.0")])
     source = SourceRecipe("jsonl", (str(file),), deny=("train",))
@@ -105,6 +133,20 @@ def test_a_damaged_list_of_documents_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SiloError, match="model-damaged"):
             load_seen(tmp_path)
     np.save(tmp_path / DOCUMENTS, np.zeros(3))
+    with pytest.raises(SiloError, match="model-damaged"):
+        load_seen(tmp_path)
+
+
+def test_a_list_of_documents_that_its_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
+    kept = seen_file(seen_rows([(document_id("s", "1"), bytes(16))], WEIGHTS))
+    (tmp_path / DOCUMENTS).write_bytes(kept)
+    mark = file_sha256(tmp_path / DOCUMENTS)
+    write_manifest(tmp_path, {"format": FORMAT, "files": {DOCUMENTS: mark}})
+    assert len(load_seen(tmp_path)) == 1
+    (tmp_path / DOCUMENTS).write_bytes(seen_file(seen_rows([], WEIGHTS)))
+    with pytest.raises(SiloError, match="differs from the manifest"):
+        load_seen(tmp_path)
+    (tmp_path / DOCUMENTS).unlink()
     with pytest.raises(SiloError, match="model-damaged"):
         load_seen(tmp_path)
 

@@ -30,6 +30,7 @@ from silo.errors import SiloError
 from silo.lm.manifest import Key, open_manifest, verify_files
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
+from silo.pairing import create_store
 from tests.byte_tokenizer import write_byte_tokenizer
 
 TINY = Preset("tiny", 32, 2, 4, 64, vocabulary=257, context=64, tied=True)
@@ -317,7 +318,34 @@ def test_damaged_weights_do_not_open(copy: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(SiloError) as caught:
         LanguageModel.open(copy)
+    assert caught.value.code == "model-damaged"
+    (copy / "manifest.json").unlink()
+    with pytest.raises(SiloError) as caught:
+        LanguageModel.open(copy)
     assert caught.value.code == "not-a-model"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_one_changed_bit_keeps_a_model_from_opening(copy: Path, name: str) -> None:
+    LanguageModel.open(copy)
+    data = bytearray((copy / name).read_bytes())
+    data[-10] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(SiloError, match=f"{name} differs") as caught:
+        LanguageModel.open(copy)
+    assert caught.value.code == "model-damaged"
+
+
+def test_a_model_whose_keys_are_not_finite_makes_no_store(tokenizer_file: Path, tmp_path: Path) -> None:
+    network: Any = make_network(TINY, vocabulary=257, begin=256, seed=0)
+    with torch.no_grad():
+        network.get_input_embeddings().weight[200, 3] = float("nan")
+    save_model(network, tokenizer_file, tmp_path / "model", {"origin": "test"})
+    with pytest.raises(SiloError, match="not finite") as caught:
+        create_store(tmp_path / "store", tmp_path / "model", searches=["knn"])
+    assert caught.value.code == "not-a-model"
+    assert not (tmp_path / "store").exists()
+    create_store(tmp_path / "store", tmp_path / "model", searches=["ngram", "bm25"]).close()
 
 
 def test_a_plain_hugging_face_directory_opens_and_claims_nothing(copy: Path, saved: Path) -> None:

@@ -19,9 +19,11 @@ from torch.distributed.tensor import DTensor
 from silo.cli import main
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
+from silo.files import file_sha256
 from silo.lm import network as presets
 from silo.lm.audit import verify_model
 from silo.lm.firewall import what_it_shaped
+from silo.lm.manifest import open_manifest
 from silo.lm.model import LanguageModel
 from silo.lm.network import Preset, parameter_count
 from silo.lm.scoring import score
@@ -30,7 +32,9 @@ from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
 from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
+from silo.records import Tier
 from silo.text.stream import merged_stream
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import build_from, record, write_jsonl
 
 TINY = Preset("tiny", 32, 2, 2, 64, vocabulary=300, context=32, tied=True)
@@ -119,6 +123,50 @@ def test_the_model_says_what_it_saw_and_verifies(whole: Path, place: Path) -> No
     for document in corpus.documents():
         shaped = what_it_shaped(whole, document.id)
         assert shaped == (["tokenizer", "weights"] if document.tier == "pd" else [])
+
+
+SHORT = replace(RECIPE, max_tokens=32 * 8 * 2, validation=())
+
+
+def test_a_tokenizer_of_a_model_brings_its_documents_along(whole: Path, place: Path, tmp_path: Path) -> None:
+    train(replace(SHORT, tokenizer=str(whole / "tokenizer.json")), tmp_path / "second", base=place)
+    found = verify_model(tmp_path / "second", corpus=str(place / "corpus"))
+    assert (found["permitted"], found["tokenizer"], found["violations"]) == (True, "learned here", [])
+    for document in Corpus.open(place / "corpus").documents(tiers=[Tier.pd]):
+        assert "tokenizer" in what_it_shaped(tmp_path / "second", document.id)
+    facts = open_manifest(tmp_path / "second")["training"]["tokenizer"]
+    assert (facts["documents"], facts["tiers"]) == (40, ["pd"])
+    assert facts["fingerprint"] == file_sha256(whole / "tokenizer.json")
+
+
+def test_a_tokenizer_of_unknown_origin_leaves_a_model_unpermitted(whole: Path, place: Path, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.json"
+    file.write_bytes((whole / "tokenizer.json").read_bytes())
+    train(replace(SHORT, tokenizer=str(file)), tmp_path / "second", base=place)
+    found = verify_model(tmp_path / "second")
+    assert (found["permitted"], found["permitted_weights"], found["tokenizer"]) == (False, True, "unknown")
+    stated = replace(SHORT, tokenizer=str(file), tokenizer_provenance="learned from our own letters")
+    train(stated, tmp_path / "third", base=place)
+    found = verify_model(tmp_path / "third")
+    assert (found["permitted"], found["tokenizer"]) == (True, "stated")
+    again = replace(SHORT, tokenizer=str(tmp_path / "third"))
+    train(again, tmp_path / "fourth", base=place)
+    facts = open_manifest(tmp_path / "fourth")["training"]["tokenizer"]
+    assert (facts["provenance"], facts["statement"]) == ("stated", "learned from our own letters")
+
+
+def test_a_tokenizer_of_bytes_was_learned_from_nothing(place: Path, tmp_path: Path) -> None:
+    file = write_byte_tokenizer(tmp_path / "bytes")
+    train(replace(SHORT, tokenizer=str(file)), tmp_path / "model", base=place)
+    found = verify_model(tmp_path / "model")
+    assert (found["permitted"], found["tokenizer"]) == (True, "bytes")
+
+
+def test_a_tokenizer_learned_from_what_a_run_may_not_use_is_refused(place: Path, tmp_path: Path) -> None:
+    train(replace(SHORT, tiers=("pd", "restricted"), reference=True), tmp_path / "all", base=place)
+    with pytest.raises(SiloError, match="the tokenizer was learned from pd, restricted") as caught:
+        train(replace(SHORT, tokenizer=str(tmp_path / "all")), tmp_path / "no", base=place)
+    assert caught.value.code == "training-refused"
 
 
 def test_a_reference_model_is_marked(place: Path, tmp_path: Path) -> None:

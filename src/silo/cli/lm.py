@@ -154,6 +154,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
     parser.add_argument("--length", type=int, default=1024, help="tokens in a window")
     parser.add_argument("--stride", type=int, default=512, help="tokens that a later window scores")
+    show.add_verify(parser)
     parser.set_defaults(run=_eval)
 
 
@@ -165,7 +166,7 @@ def _eval(arguments: argparse.Namespace) -> int:
     from silo.text.stream import merged_stream
 
     asked = Windows(arguments.length, arguments.stride)
-    model = LanguageModel.open(Path(arguments.model))
+    model = LanguageModel.open(Path(arguments.model), verify=arguments.verify)
     texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:

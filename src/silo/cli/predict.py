@@ -45,6 +45,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weighting", help="ensemble: uniform or score")
     parser.add_argument("--query-tokens", type=int, metavar="N", help="RIC: tokens of the query")
     parser.add_argument("--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups")
+    show.add_verify(parser)
 
 
 def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
@@ -60,6 +61,7 @@ def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None
         policy=Policy.parse(arguments.policy),
         encoder=arguments.encoder,
         threads=threads,
+        verify=arguments.verify,
     )
     if predictor.stores and all(next(store.documents(), None) is None for store in predictor.stores):
         show.say("the stores hold no documents: this is the language model alone", quiet=arguments.quiet)

@@ -97,6 +97,11 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
         yield advance
 
 
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that open a model."""
+    parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")
+
+
 def home_path(arguments: argparse.Namespace, kind: str) -> Path:
     """--out, or a folder of the home named after the recipe."""
     if arguments.out:

@@ -55,6 +55,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="the model that encodes its documents")
     parser.add_argument("--search", default="knn,ngram,bm25", metavar="LIST", help="searches it offers")
     parser.add_argument("--passage-tokens", type=int, default=0, metavar="N", help="length of a passage")
+    show.add_verify(parser)
     parser.set_defaults(run=_create)
 
 
@@ -66,6 +67,7 @@ def _create(arguments: argparse.Namespace) -> int:
         Path(arguments.model),
         searches=[name.strip() for name in arguments.search.split(",") if name.strip()],
         passage_tokens=arguments.passage_tokens,
+        verify=arguments.verify,
     )
     facts = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
     show.facts("created", facts, as_json=arguments.json)
@@ -81,6 +83,7 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--license", default="", help="licence of a folder's files; unknown without it")
     parser.add_argument("--owner", default="", help="owner of a folder's files")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
+    show.add_verify(parser)
     parser.set_defaults(run=_add)
 
 
@@ -90,7 +93,8 @@ def _add(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
     recipe, base = _recipe(arguments)
-    store = open_store(Path(arguments.path), Path(arguments.model) if arguments.model else None, encoding=True)
+    model = Path(arguments.model) if arguments.model else None
+    store = open_store(Path(arguments.path), model, encoding=True, verify=arguments.verify)
     quarantined: list[Quarantined] = []
     with show.progress(quiet=arguments.quiet) as advance:
         done = store.add(_documents(recipe, base, store.paths.adding, quarantined), advance=advance)

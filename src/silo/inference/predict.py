@@ -97,12 +97,14 @@ def open_predictor(
     encoder: str | Path | None = None,
     context: Callable[[LanguageModel], ContextProvider] | None = None,
     threads: int | None = None,
+    verify: bool = False,
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
-    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's.
+    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `verify`
+    is as for `LanguageModel.open`.
     """
-    language_model = LanguageModel.open(Path(model), threads=threads)
+    language_model = LanguageModel.open(Path(model), threads=threads, verify=verify)
     open_stores = [open_store(Path(path)) for path in stores]
     offered = {search for store in open_stores for search in store.config.searches}
     wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})

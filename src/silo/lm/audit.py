@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from silo.corpus.corpus import Corpus
-from silo.lm.firewall import Permit, load_seen, what_it_shaped
+from silo.lm.firewall import Permit, find_overclaim, load_seen, what_it_shaped
 from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
+from silo.lm.tokenizer import model_origin
 from silo.records import Document
 from silo.text.normalise import text_hash
 
@@ -23,7 +24,11 @@ class Audit:
 
 
 def audit(model: Path, corpus: Corpus, permit: Permit) -> Audit:
-    """Compare what a model saw with a corpus: all of it must be there, unchanged, permitted and not opted out."""
+    """Compare what a model saw with a corpus: all of it must be there, unchanged, permitted and not opted out.
+
+    The corpus must be what its manifest says.
+    """
+    corpus.verify()
     rows = load_seen(model)
     listed = {row["id"].tobytes().hex(): row["text"].tobytes() for row in rows}
     opted_out = corpus.opted_out()
@@ -49,6 +54,8 @@ def _find_violations(document: Document, mark: bytes, permit: Permit, opted_out:
         problems.append(f"{document.id} has opted out since")
     if not permit.allows(document):
         problems.append(f"{document.id} is {document.tier} and may not train")
+    if overclaim := find_overclaim(document):
+        problems.append(f"{document.id} {overclaim}")
     return problems
 
 
@@ -56,17 +63,18 @@ def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = No
     """What `silo lm verify` prints; `violations` is empty if nothing speaks against the model."""
     manifest = open_manifest(model)
     verify_files(model, manifest)
-    training = manifest.get("training", {})
+    training, origin = manifest.get("training", {}), model_origin(model, manifest)
     report: dict[str, Any] = {
         "model": model_fingerprint(manifest),
         "files": len(manifest["files"]),
-        "permitted": training.get("permitted", False),
+        "permitted": bool(training.get("permitted", False) and origin.known),
+        "permitted_weights": bool(training.get("permitted_weights", training.get("permitted", False))),
+        "tokenizer": origin.provenance,
         "tiers": training.get("tiers", []),
     }
     if saw:
         report |= {"document": saw, "shaped": what_it_shaped(model, saw)}
     if corpus:
-        permit = Permit.of(training.get("tiers", ["pd"]), reference=bool(training.get("reference")))
-        result = audit(model, Corpus.open(Path(corpus)), permit)
+        result = audit(model, Corpus.open(Path(corpus)), Permit.for_codec(manifest))
         report |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
     return report

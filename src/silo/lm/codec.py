@@ -15,7 +15,15 @@ import numpy as np
 
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
-from silo.files import MANIFEST, commit, remove_tree, write_atomic, write_manifest
+from silo.files import (
+    MANIFEST,
+    disk_errors,
+    locked_directory,
+    remove_tree,
+    sync_tree,
+    write_atomic,
+    write_manifest,
+)
 from silo.lm.encode import DocumentEncoder, Keys
 from silo.lm.firewall import (
     CODEC,
@@ -29,7 +37,7 @@ from silo.lm.firewall import (
     seen_file,
     seen_rows,
 )
-from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, open_manifest
+from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, growing_place, open_manifest, replace_model
 from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
@@ -50,13 +58,15 @@ def learn_codec(
 ) -> Codec:
     """Learn a codec from permitted documents of the corpus and put it into the model directory.
 
-    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. A model trained here uses only documents
-    of the tiers it was trained on; an imported one pd, sw and by. Where the settings leave the number of dimensions
-    open, half of the model's are kept: on real keys they gave the recall of all of them, at less cost.
+    `keys` keys of the kind `key`, or of the model's usual kind, are sampled. The corpus must be what its manifest says.
+    A model trained here uses only documents of the tiers it was trained on; an imported one pd, sw and by. Where the
+    settings leave the number of dimensions open, half of the model's are kept: on real keys they gave the recall of all
+    of them, at less cost.
     """
+    model_root = model_root.resolve()
     manifest = open_manifest(model_root)
-    training = manifest.get("training", {})
-    permit = Permit.of(training.get("tiers", ("pd", "sw", "by")), reference=bool(training.get("reference")))
+    permit = Permit.for_codec(manifest)
+    corpus.verify()
     model = LanguageModel.open(model_root)
     key = key or model.choose_key()
     sample, seen = _sample_keys(DocumentEncoder(model, key), corpus, permit, keys, advance)
@@ -107,18 +117,27 @@ def _document_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.rando
 
 
 def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
-    """Replace the model directory by one that has the codec."""
-    new_root, old = root.with_name(root.name + ".saving"), root.with_name(root.name + ".old")
-    for path in (new_root, old):
-        remove_tree(path)
-    shutil.copytree(root, new_root, ignore=shutil.ignore_patterns(CODEC_FOLDER, MANIFEST))
-    codec.save(new_root / CODEC_FOLDER)
+    """Replace the model directory by one that has the codec; killed at any instant, either of the two is there."""
+    fresh = growing_place(root)
+    if fresh.is_dir():
+        with locked_directory(fresh):
+            remove_tree(fresh)
+    with disk_errors(fresh):
+        fresh.mkdir()
+        with locked_directory(fresh):
+            _fill(root, fresh, manifest, codec, seen)
+            replace_model(root)
+
+
+def _fill(root: Path, fresh: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
+    """Write the model with its codec into an empty directory, durably, the manifest last."""
+    left_out = shutil.ignore_patterns(CODEC_FOLDER, MANIFEST)
+    shutil.copytree(root, fresh, ignore=left_out, dirs_exist_ok=True)
+    codec.save(fresh / CODEC_FOLDER)
     documents = load_seen(root) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
     documents = documents.copy()
     documents["shaped"] &= ~np.uint8(CODEC)
-    write_atomic(new_root / DOCUMENTS, seen_file(merge_seen(documents, seen_rows(seen, CODEC))))
+    write_atomic(fresh / DOCUMENTS, seen_file(merge_seen(documents, seen_rows(seen, CODEC))))
+    sync_tree(fresh)
     rest = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
-    write_manifest(new_root, {**rest, "files": file_checksums(new_root), "codec": codec.fingerprint})
-    commit(root, old)
-    commit(new_root, root)
-    remove_tree(old)
+    write_manifest(fresh, {**rest, "files": file_checksums(fresh), "codec": codec.fingerprint})

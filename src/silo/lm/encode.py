@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silo.errors import SiloError
 from silo.files import fingerprint
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
@@ -78,6 +79,15 @@ class DocumentEncoder:
     def context(self) -> int:
         """The longest window."""
         return self.windows.length
+
+    def require_finite_keys(self) -> None:
+        """Refuse a network with a weight that is no number, or whose keys are none."""
+        tokens = np.arange(_STEP, dtype=np.uint32) % self.tokenizer.vocabulary
+        (keys,) = self.keys([np.concatenate([np.array([self.tokenizer.begin], dtype=np.uint32), tokens])])
+        weights = (bool(weight.isfinite().all()) for weight in self.model.network.parameters())
+        if not np.isfinite(keys).all() or not all(weights):
+            hint = "train or import the model again: its training may have diverged"
+            raise SiloError("not-a-model", f"{self.model.root} has keys or weights that are not finite", hint)
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[Keys]:
         """Per document, for every token but the first: the key of the tokens before it."""

@@ -6,9 +6,11 @@ weights or the codec can be asked for by document id, and compared with a corpus
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,19 @@ from numpy.typing import NDArray
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
-from silo.records import Document, Tier
+from silo.files import MANIFEST
+from silo.lm.manifest import open_manifest
+from silo.records import Document, Evidence, Right, Rights, Tier
+from silo.rights import resolve
 
 SEEN = np.dtype([("id", "V16"), ("text", "V16"), ("shaped", "u1")])
 TOKENIZER, WEIGHTS, CODEC = 1, 2, 4
 SHAPED = {"tokenizer": TOKENIZER, "weights": WEIGHTS, "codec": CODEC}
 
 DOCUMENTS = "documents.npy"
+
+PERMITTED = (Tier.pd, Tier.sw, Tier.by)
+"""The tiers that may train a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,12 @@ class Permit:
         if Tier.restricted in chosen and not reference:
             raise SiloError("training-refused", "the restricted tier never trains a model")
         return cls(chosen, reference)
+
+    @classmethod
+    def for_codec(cls, manifest: Mapping[str, Any]) -> Permit:
+        """What may shape the codec of a model: what may train it, or what may train a model if it was imported."""
+        training = manifest.get("training", {})
+        return cls.of(training.get("tiers", PERMITTED), reference=bool(training.get("reference")))
 
     def allows(self, document: Document) -> bool:
         """True for a document that the view of this run may hold."""
@@ -67,7 +81,8 @@ def permitted_shards(corpus: Corpus, permit: Permit) -> list[Shard]:
 def checked_documents(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> Iterator[Document | None]:
     """The documents of a shard in order, None for those the run must leave out.
 
-    A document that contradicts its shard, in its tier, its licence rights or its id, stops the run: it slipped in.
+    A document that contradicts its shard, in its tier, its licence rights or its id, or claims more than its evidence
+    grants, stops the run: it slipped in.
     """
     index = shard.index()
     for entry, document in zip(index, shard.documents(), strict=True):
@@ -88,8 +103,29 @@ def _refuse_intruders(shard: Shard, entry: Any, document: Document, permit: Perm
         problem = "has another train right in its index than in its record"
     elif entry["id"].tobytes().hex() != document.id:
         problem = "is not the document its index names"
+    else:
+        problem = find_overclaim(document)
     if problem:
         raise SiloError("training-refused", f"document {document.id} in shard {shard.stem} {problem}")
+
+
+def find_overclaim(document: Document) -> str:
+    """What a record claims beyond its own evidence; a record may be stricter than that, never laxer."""
+    facts = frozenset((item.tier, item.spdx, item.confidence, item.denies) for item in document.evidence)
+    tier, rights = _judge_again(facts)
+    if document.tier.rank < tier.rank:
+        return f"claims to be {document.tier}, its evidence makes it {tier}"
+    return "" if rights.covers(document.rights) else "claims rights that its evidence does not grant"
+
+
+@lru_cache(maxsize=4096)
+def _judge_again(facts: frozenset[tuple[Tier | None, str, float, frozenset[Right]]]) -> tuple[Tier, Rights]:
+    """The verdict on evidence; many documents share one, and where it was found has no part in it."""
+    verdict = resolve(
+        Evidence("", "", "", confidence, tier=tier, spdx=spdx, denies=denies)
+        for tier, spdx, confidence, denies in facts
+    )
+    return verdict.tier, verdict.rights
 
 
 def seen_rows(documents: Iterable[tuple[str, bytes]], shaped: int) -> NDArray[np.void]:
@@ -121,16 +157,20 @@ def seen_file(rows: NDArray[np.void]) -> bytes:
 
 
 def load_seen(model: Path) -> NDArray[np.void]:
-    """The rows of a model directory; a model that was not trained here has none."""
+    """The rows of a model directory, which must be those its manifest names; a model of others has none."""
     path = model / DOCUMENTS
-    if not path.exists():
+    expected = open_manifest(model)["files"].get(DOCUMENTS, "") if (model / MANIFEST).exists() else None
+    if not path.exists() and not expected:
         raise SiloError("model-unknown-data", f"{model} does not say what it was trained on")
     try:
-        rows: NDArray[np.void] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError):
+        data = path.read_bytes()
+        rows: NDArray[np.void] = np.load(io.BytesIO(data), allow_pickle=False)
+    except (OSError, ValueError, EOFError):
         raise SiloError("model-damaged", f"{path} cannot be read") from None
     if rows.dtype != SEEN:
         raise SiloError("model-damaged", f"{path} is not a list of documents")
+    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+        raise SiloError("model-damaged", f"{path} differs from the manifest")
     return rows
 
 

@@ -3,16 +3,30 @@
 A model directory is an ordinary Hugging Face directory (safetensors) with a `manifest.json` on top, written last, that
 holds the SHA-256 of every other file. A directory without one opens too, as somebody else's model. `codec/` holds the
 model's codec, and `codec_key` in the manifest the kind of key it was learned for.
+
+A directory is replaced by another that grows beside it, `<name>.saving`, while the old one is `<name>.replaced` for a
+moment. Whoever opens a model that is not there and finds these two finishes what was begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, file_sha256, fingerprint, read_manifest
+from silo.files import (
+    MANIFEST,
+    commit,
+    disk_errors,
+    file_sha256,
+    fingerprint,
+    locked_directory,
+    read_manifest,
+    remove_tree,
+)
+from silo.lm.checksums import checksums
 
 Key = Literal["final", "ffn"]
 
@@ -23,23 +37,27 @@ UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data
 CODEC_FOLDER = "codec"
 """Where the codec lies in a model directory."""
 
+_GROWING, _REPLACED, _REPLACED_ONCE = ".saving", ".replaced", ".old"
+"""Endings of the new and the old one of two directories; `.old` is of earlier versions and never removed."""
+
 _WEIGHTS = ".safetensors"
+_FUNCTION = ("config.json", "tokenizer.json")
+_LOADED = (*_FUNCTION, "tokenizer_config.json", "generation_config.json")
 
 
 def model_fingerprint(manifest: Mapping[str, Any]) -> str:
     """The fingerprint of the model a manifest describes."""
-    names = {"config.json", "tokenizer.json"}
-    files = {name: mark for name, mark in manifest["files"].items() if name in names or name.endswith(_WEIGHTS)}
+    files = {name: mark for name, mark in manifest["files"].items() if name in _FUNCTION or name.endswith(_WEIGHTS)}
     return fingerprint(files)
 
 
 def open_manifest(root: Path) -> dict[str, Any]:
     """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
-    if not root.is_dir():
+    if not recover_model(root):
         raise SiloError("input-missing", f"there is no directory {root}")
     if not (root / MANIFEST).exists():
         require_safetensors(root)
-        return {**UNVERIFIED, "files": file_checksums(root)}
+        return {**UNVERIFIED, "files": checksums(root, _file_names(root))}
     manifest = read_manifest(root, missing="not-a-model", damaged="model-damaged")
     if manifest.get("format") != FORMAT:
         raise SiloError("not-a-model", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")
@@ -48,14 +66,71 @@ def open_manifest(root: Path) -> dict[str, Any]:
     return manifest
 
 
+def growing_place(root: Path) -> Path:
+    """Where a model directory grows until it is whole."""
+    return root.with_name(root.name + _GROWING)
+
+
+def replace_model(root: Path) -> None:
+    """Put the directory that has grown beside a model in its place; it is whole and durable."""
+    replaced = root.with_name(root.name + _REPLACED)
+    remove_tree(replaced)
+    commit(root, replaced)
+    commit(growing_place(root), root)
+    with disk_errors(replaced):
+        remove_tree(replaced)
+
+
+def recover_model(root: Path) -> bool:
+    """Put a model back that a crash left between two names, the new one if it is whole; False if there is none."""
+    if root.is_dir():
+        return True
+    root = root.resolve()
+    fresh, *kept = (root.with_name(root.name + ending) for ending in (_GROWING, _REPLACED, _REPLACED_ONCE))
+    if not fresh.is_dir() or not any(place.is_dir() for place in kept):
+        return False
+    with suppress(FileNotFoundError), locked_directory(fresh, wait=True):
+        # who replaced the model is done with it, or dead
+        whole = [place for place in (fresh, *kept) if _is_whole(place)]
+        if whole and not root.is_dir():
+            commit(whole[0], root)
+    return root.is_dir()
+
+
+def _is_whole(root: Path) -> bool:
+    try:
+        verify_files(root, read_manifest(root, missing="not-a-model", damaged="model-damaged"))
+    except (SiloError, LookupError, AttributeError):
+        return False
+    return True
+
+
 def verify_files(root: Path, manifest: Mapping[str, Any]) -> None:
-    """Compare every file a manifest names with its checksum."""
-    for name, expected in manifest["files"].items():
-        path = root / name
-        if not path.is_file():
-            raise SiloError("model-damaged", f"{path} is missing")
-        if file_sha256(path) != expected:
-            raise SiloError("model-damaged", f"{path} differs from the manifest")
+    """Compare every byte of every file a manifest names with its checksum."""
+    _compare(root, manifest["files"], again=True)
+
+
+def verify_network(root: Path, manifest: Mapping[str, Any], *, again: bool = False) -> None:
+    """Compare what a network and its tokenizer are loaded from with the manifest, before it is loaded.
+
+    Files that were compared before and have not changed since are not read, but with `again`.
+    """
+    files = manifest["files"]
+    loaded = {name: mark for name, mark in files.items() if name in _LOADED or name.endswith(_WEIGHTS)}
+    _compare(root, loaded, again=again)
+
+
+def _compare(root: Path, expected: Mapping[str, str], *, again: bool) -> None:
+    for name in expected:
+        if not (root / name).is_file():
+            raise SiloError("model-damaged", f"{root / name} is missing")
+    try:
+        found = checksums(root, expected, again=again)
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{root} cannot be read: {error.strerror}") from error
+    for name, mark in expected.items():
+        if found[name] != mark:
+            raise SiloError("model-damaged", f"{root / name} differs from the manifest")
 
 
 def require_safetensors(root: Path) -> None:
@@ -72,8 +147,11 @@ def require_safetensors(root: Path) -> None:
 
 def file_checksums(root: Path) -> dict[str, str]:
     """SHA-256 of every file of a model directory but its manifest."""
-    files = (path for path in sorted(root.iterdir()) if path.is_file() and path.name != MANIFEST)
-    return {path.name: file_sha256(path) for path in files}
+    return {name: file_sha256(root / name) for name in _file_names(root)}
+
+
+def _file_names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_file() and path.name != MANIFEST)
 
 
 def codec_key(root: Path) -> Key:

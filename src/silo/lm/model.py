@@ -29,7 +29,15 @@ from silo.files import (
     write_manifest,
 )
 from silo.lm.hooks import capture_inputs, hook_last_feed_forward
-from silo.lm.manifest import FORMAT, Key, file_checksums, model_fingerprint, open_manifest
+from silo.lm.manifest import (
+    FORMAT,
+    Key,
+    file_checksums,
+    growing_place,
+    model_fingerprint,
+    open_manifest,
+    verify_network,
+)
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -78,9 +86,16 @@ class LanguageModel:
     """How often a pass runs the last feed-forward network: more than once where layers share it, 0 if it has none."""
 
     @classmethod
-    def open(cls, root: Path, *, threads: int | None = None, device: str = "cpu") -> LanguageModel:
-        """Open a model directory. `threads` sets torch's threads for the whole process."""
+    def open(
+        cls, root: Path, *, threads: int | None = None, device: str = "cpu", verify: bool = False
+    ) -> LanguageModel:
+        """Open a model directory whose files are what its manifest says.
+
+        `threads` sets torch's threads for the whole process. `verify` reads every byte of the weights even if they
+        were compared before and the file system says that they have not changed since.
+        """
         manifest = open_manifest(root)
+        verify_network(root, manifest, again=verify)
         if threads:
             torch.set_num_threads(threads)
         tokenizer = _open_tokenizer(root)
@@ -259,7 +274,7 @@ def save_model(
     """
     if out.exists():
         raise SiloError("out-exists", f"{out} is already there")
-    folder = out.with_name(out.name + ".saving")
+    folder = growing_place(out)
     remove_tree(folder)
     folder.mkdir(parents=True)
     with disk_errors(folder), _hide_progress_bars():

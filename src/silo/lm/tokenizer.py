@@ -2,24 +2,28 @@
 
 `<|endoftext|>` has id 0 and begins every document; the 256 byte symbols follow, so any text has a spelling. On disk:
 `tokenizer.json` and `tokenizer_config.json`, which silo and `transformers.AutoTokenizer` both load.
+
+A tokenizer that comes as a file has an origin too, as far as anybody can tell: `find_origin`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
-from silo.files import write_atomic, write_json
-from silo.lm.firewall import Permit, checked_documents, permitted_shards
+from silo.files import MANIFEST, file_sha256, write_atomic, write_json
+from silo.lm.firewall import DOCUMENTS, SEEN, TOKENIZER, Permit, checked_documents, load_seen, permitted_shards
+from silo.lm.manifest import open_manifest
 from silo.progress import Advance
 from silo.recipe import MIB
 from silo.records import Document
@@ -30,7 +34,11 @@ FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 SMALLEST = 257
 """The begin mark and every byte."""
 
+Provenance = Literal["learned here", "bytes", "stated", "unknown"]
+
 _LONGEST_TOKEN = 32
+_MOST_MARKS = 16
+"""Marks that a tokenizer of bytes may add; more could be words."""
 _PIECE_CHARS = 1 << 16
 
 
@@ -158,3 +166,72 @@ def tokenizer_config(begin: str) -> dict[str, Any]:
         "unk_token": begin,
         "clean_up_tokenization_spaces": False,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerOrigin:
+    """What a tokenizer was learned from: documents of ours, nothing (bytes), what somebody states, or nobody knows."""
+
+    provenance: Provenance
+    documents: NDArray[np.void]
+    tiers: tuple[str, ...] = ()
+    statement: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.provenance != "unknown"
+
+    def as_json(self, file: Path) -> dict[str, Any]:
+        """What the manifest of a model says of its tokenizer."""
+        facts = {"fingerprint": file_sha256(file), "provenance": self.provenance, "documents": len(self.documents)}
+        return {**facts, "tiers": list(self.tiers), "statement": self.statement}
+
+
+def find_origin(file: Path, statement: str = "") -> TokenizerOrigin:
+    """Where a tokenizer that is given as a file comes from: a model trained here that it lies in, or else its content.
+
+    `statement` is what the recipe says of it; it counts where nothing better is known.
+    """
+    place, origin = file.parent, TokenizerOrigin("unknown", _no_documents())
+    if file.name == FILE and (place / MANIFEST).is_file():
+        manifest = open_manifest(place)
+        if manifest["files"].get(FILE) == file_sha256(file):
+            origin = model_origin(place, manifest)
+    if not origin.known and _is_bytes(file):
+        origin = TokenizerOrigin("bytes", _no_documents())
+    if not origin.known and statement:
+        origin = TokenizerOrigin("stated", _no_documents(), statement=statement)
+    return origin
+
+
+def model_origin(model: Path, manifest: Mapping[str, Any]) -> TokenizerOrigin:
+    """What the tokenizer of a model directory was learned from, as its manifest and its list of documents say."""
+    training = manifest.get("training", {})
+    stated = training.get("tokenizer", {})
+    rows = load_seen(model) if training and (model / DOCUMENTS).is_file() else _no_documents()
+    rows = rows[rows["shaped"] & TOKENIZER != 0].copy()
+    rows["shaped"] = TOKENIZER
+    if len(rows):
+        recipe = training.get("recipe", {})
+        tiers = stated.get("tiers") or recipe.get("tokenizer_tiers") or training.get("tiers", ())
+        return TokenizerOrigin("learned here", rows, tuple(tiers))
+    if stated.get("provenance") in ("bytes", "stated"):
+        return TokenizerOrigin(stated["provenance"], rows, statement=str(stated.get("statement", "")))
+    known = (model / FILE).is_file() and _is_bytes(model / FILE)
+    return TokenizerOrigin("bytes" if known else "unknown", rows)
+
+
+def _no_documents() -> NDArray[np.void]:
+    return np.empty(0, dtype=SEEN)
+
+
+def _is_bytes(file: Path) -> bool:
+    """True for byte-level BPE without a merge: its ids are bytes and a few marks, learned from nothing."""
+    try:
+        content = json.loads(file.read_bytes())
+        model, marks = content["model"], content["added_tokens"]
+        plain = model["type"] == "BPE" and not model["merges"] and len(marks) <= _MOST_MARKS
+        known = {mark["content"] for mark in marks if mark["special"]}
+        return plain and all(len(token) == 1 or token in known for token in model["vocab"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False

@@ -26,7 +26,7 @@ from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, 
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
-from silo.lm.tokenizer import train_tokenizer
+from silo.lm.tokenizer import TokenizerOrigin, find_origin, train_tokenizer
 from silo.lm.training.checkpoint import State, load_checkpoint, load_weights, save_checkpoint, save_weights
 from silo.lm.training.curve import curve_json, curve_png
 from silo.lm.training.data import Plan, Stream, make_plan, prepare_streams
@@ -91,6 +91,7 @@ class _Data:
     """What a run reads: permitted text as tokens, the order of its sequences, and validation text by domain."""
 
     tokenizer: Path
+    origin: TokenizerOrigin
     streams: dict[str, Stream]
     plan: Plan
     validation: dict[str, TokenStream]
@@ -128,7 +129,7 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
     recipe, shape, corpus, group = job.recipe, job.shape, job.corpus, job.group
     with group.leader_first():
         _continue_or_restart(recipe, shape, corpus, job.building)
-    tokenizer_file = _find_or_learn_tokenizer(job, base)
+    tokenizer_file, origin = _find_or_learn_tokenizer(job, base)
     tokenizer = load_tokenizer(str(tokenizer_file))
     with group.leader_first():
         workers = len(os.sched_getaffinity(0))
@@ -139,7 +140,7 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
     sequences, weights = shape.steps * shape.per_step, _domain_weights(recipe, corpus)
     plan = make_plan(streams, sequences=sequences, length=shape.length, weights=weights, seed=recipe.seed)
     files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
-    return _Data(tokenizer_file, streams, plan, validation_streams(files, recipe.validation_tokens, tokenizer))
+    return _Data(tokenizer_file, origin, streams, plan, validation_streams(files, recipe.validation_tokens, tokenizer))
 
 
 def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, building: Path) -> None:
@@ -154,12 +155,15 @@ def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, buil
         write_json(file, key)
 
 
-def _find_or_learn_tokenizer(job: _Job, base: Path) -> Path:
-    """The tokenizer of the recipe, or one learned from the permitted part of the corpus."""
+def _find_or_learn_tokenizer(job: _Job, base: Path) -> tuple[Path, TokenizerOrigin]:
+    """The tokenizer of the recipe, or one learned from the permitted part of the corpus, and where it comes from."""
     recipe = job.recipe
     if recipe.tokenizer:
-        file = (base / recipe.tokenizer).expanduser()
-        return file / "tokenizer.json" if file.is_dir() else file
+        file = base / Path(recipe.tokenizer).expanduser()
+        file = file / "tokenizer.json" if file.is_dir() else file
+        if not file.is_file():
+            raise SiloError("input-missing", f"there is no tokenizer at {file}")
+        return file, _permitted_origin(job, find_origin(file, recipe.tokenizer_provenance))
     tiers = recipe.tokenizer_tiers or recipe.tiers
     if beyond := set(tiers) - set(recipe.tiers):
         raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
@@ -176,7 +180,18 @@ def _find_or_learn_tokenizer(job: _Job, base: Path) -> Path:
                 reference=job.permit.reference and Tier.restricted in tiers,
             )
             np.save(folder / DOCUMENTS, seen_rows(trained.documents, TOKENIZER), allow_pickle=False)
-    return folder / "tokenizer.json"
+    return folder / "tokenizer.json", TokenizerOrigin("learned here", np.load(folder / DOCUMENTS), tuple(tiers))
+
+
+def _permitted_origin(job: _Job, origin: TokenizerOrigin) -> TokenizerOrigin:
+    """Refuse a tokenizer that is known to be learned from what this run may not use."""
+    permitted = set(map(str, job.permit.tiers))
+    if not job.permit.reference and not permitted >= set(origin.tiers):
+        raise SiloError("training-refused", f"the tokenizer was learned from {', '.join(sorted(origin.tiers))}")
+    gone = job.corpus.opted_out() & {row["id"].tobytes().hex() for row in origin.documents}
+    if gone:
+        raise SiloError("training-refused", f"document {min(gone)}, which shaped the tokenizer, has opted out")
+    return origin
 
 
 def _domain_weights(recipe: TrainRecipe, corpus: Corpus) -> dict[str, float]:
@@ -315,7 +330,9 @@ class _Run:
             "corpus": job.corpus.fingerprint,
             "tiers": sorted(job.permit.tiers),
             "reference": job.permit.reference,
-            "permitted": not job.permit.reference,
+            "permitted": not job.permit.reference and self.data.origin.known,
+            "permitted_weights": not job.permit.reference,
+            "tokenizer": self.data.origin.as_json(self.data.tokenizer),
             "recipe": asdict(replace(job.recipe, corpus="", validation=(), tokenizer="")),
             "summary": summary,
         }
@@ -332,9 +349,7 @@ class _Run:
         """Every document that shaped the tokenizer or the weights after so many steps."""
         shape = self.job.shape
         visited = self.data.plan.visited_documents(self.data.streams, steps * shape.per_step, shape.length)
-        file = self.job.building / "tokenizer" / DOCUMENTS
-        tokenizer = [np.load(file)] if file.exists() else []
-        return merge_seen(seen_rows(visited, WEIGHTS), *tokenizer)
+        return merge_seen(seen_rows(visited, WEIGHTS), self.data.origin.documents)
 
 
 def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
