@@ -51,15 +51,18 @@ def create_store(
     return store
 
 
-def open_store(path: Path, model: Path | None = None, *, encoding: bool = False) -> Store:
-    """Open a store; `encoding` loads its model too, from where it was made or from `model`."""
+def open_store(path: Path, model: Path | None = None, *, encoding: bool = False, restored: bool = False) -> Store:
+    """Open a store; `encoding` loads its model too, from where it was made or from `model`.
+
+    `restored`: for `replay`, whatever was put back from a copy.
+    """
     place = model or model_of(path)
     encoder = None
     if encoding:
         if place is None or not place.is_dir():
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place)
-    return Store.open(path, encoder, list_models=lambda names: list_models(place, names))
+    return Store.open(path, encoder, list_models=lambda names: list_models(place, names), restored=restored)
 
 
 def _open_encoder(model: Path) -> DocumentEncoder:

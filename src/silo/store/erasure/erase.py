@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from silo.errors import SiloError
@@ -22,6 +23,7 @@ from silo.records import Document
 from silo.store.bucket import Bucket
 from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
+from silo.store.erasure.evidence import announce_generation, announce_suppression
 from silo.store.erasure.log import AuditLog
 from silo.store.erasure.receipt import Erasure, ModelListing, load_or_make_key, log_facts, make_receipt, new_salts
 from silo.store.erasure.residue import Traces, scan
@@ -120,8 +122,10 @@ class Removal:
     passages: int
 
 
-def remove_documents(view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder) -> Removal:
-    """Keep the works out if that was asked for, and write the buckets anew without them."""
+def remove_documents(
+    view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder, log: AuditLog
+) -> Removal:
+    """Keep the works out if that was asked for, and write the buckets anew without them; each announced in the log."""
     ids = pending.ids
     touched = [bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in ids)]
     documents = [document for bucket in touched for document in bucket.encoded_documents()]
@@ -129,12 +133,14 @@ def remove_documents(view: View, pending: PendingErasure, paths: StorePaths, bui
     rows = [(bucket, row) for bucket in touched for row in map(bucket.find, sorted(ids)) if row >= 0]
     if pending.suppress:
         works = (bucket.document(row) for bucket, row in rows)
-        Suppression.open(paths.suppression).add((work.id, work.text) for work in works)
+        suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
+        suppression.add((work.id, work.text) for work in works)
     traces = Traces.of(leaving).without(document for document in documents if document.id not in ids)
     before = sum((bucket.digest for bucket in view.buckets), Digest.of())
+    change = Change(leaving=ids, announce=partial(announce_generation, log))
     return Removal(
         before=view.generation,
-        after=apply_change(paths, builder, view.generation, view.buckets, Change(leaving=ids)),
+        after=apply_change(paths, builder, view.generation, view.buckets, change),
         traces=traces,
         expected=before - Digest.of(document.element for document in leaving),
         tokens=sum(len(document.tokens) for document in leaving),
