@@ -63,15 +63,20 @@ def create_store(
     return store
 
 
-def open_store(path: Path, model: Path | None = None, *, encoding: bool = False, verify: bool = False) -> Store:
-    """Open a store; `encoding` loads its model too, from where it was made or from `model`."""
+def open_store(
+    path: Path, model: Path | None = None, *, encoding: bool = False, verify: bool = False, restored: bool = False
+) -> Store:
+    """Open a store; `encoding` loads its model too, from where it was made or from `model`.
+
+    `verify` reads the model's files again; `restored`: for `replay`, whatever was put back from a copy.
+    """
     place = model or model_of(path)
     encoder = None
     if encoding:
         if place is None or not recover_model(place):
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place, verify=verify)
-    return Store.open(path, encoder, list_models=lambda names: list_models(place, names))
+    return Store.open(path, encoder, list_models=lambda names: list_models(place, names), restored=restored)
 
 
 def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:

@@ -164,9 +164,25 @@ def test_replayed_erasures_hand_out_their_salts(model: Path, files: dict[str, Pa
     first = run("store", "erase", str(store), "--document", "g1")
     shutil.rmtree(store / "data")
     shutil.copytree(backup, store / "data")
+    refused = run("store", "list", str(store), status=4)["error"]
+    assert (refused["code"], "silo store replay" in refused["hint"]) == ("store-damaged", True)
     again = run("store", "replay", str(store), "--salts", str(tmp_path / "salts.json"))
     (name,) = again["documents"]
     assert again["salts"] == json.loads((tmp_path / "salts.json").read_text()) == {name: again["salts"][name]}
     proof = ["receipt", "verify", again["receipts"][0], "--document", name, "--salt", again["salts"][name]]
     assert run(*proof)["document_proven"]
     assert main(["receipt", "verify", first["receipt"], *again["receipts"], "--json"]) == 0
+
+
+def test_anchors_find_an_older_copy_of_a_store(model: Path, files: dict[str, Path], tmp_path: Path, run: Any) -> None:
+    store, copy, anchors = tmp_path / "store", tmp_path / "copy", tmp_path / "anchors.txt"
+    run("store", "create", str(store), "--model", str(model), "--search", "ngram")
+    first = run("store", "anchor", str(store))["anchor"]
+    shutil.copytree(store, copy)
+    run("store", "add", str(store), "--jsonl", str(files["all"]))
+    anchors.write_text(first + "\n" + run("store", "anchor", str(store))["anchor"] + "\n")
+    assert run("store", "verify", str(store), "--anchor", str(anchors))["problems"] == []
+    assert run("store", "verify", str(copy), "--anchor", first)["problems"] == []
+    (problem,) = run("store", "verify", str(copy), "--anchor", str(anchors), status=4)["problems"]
+    assert "older copy" in problem
+    assert run("store", "verify", str(copy), "--anchor", "no-such", status=3)["error"]["code"] == "input-missing"

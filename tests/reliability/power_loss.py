@@ -204,7 +204,7 @@ def recording(root: Path, forget: Callable[[str], bool] = lambda _: False) -> It
     def call_unlink(path: Any, **named: Any) -> None:
         kept["unlink"](path, **named)
         name = _below(path, named, inside, of_handle)
-        if name is not None and disk._live.pop(name, None):
+        if name is not None and disk._live.pop(name, 0):
             note("unlink", path=name)
 
     def call_truncate(path: Any, size: int) -> None:

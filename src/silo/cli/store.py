@@ -42,6 +42,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("allow", _add_allow, "let an erased document be added again"),
         ("replay", _add_replay, "erase again what a restored backup brought back"),
         ("verify", _add_verify, "check every byte, bucket and digest"),
+        ("anchor", _add_anchor, "one line to keep elsewhere, which tells an older copy of the store"),
         ("digest", _add_digest, "one value for the whole content"),
         ("compact", _add_compact, "tidy up after an interrupted add"),
         ("tune", _add_tune, "k, tau and weights from validation text, saved by name"),
@@ -279,6 +280,7 @@ def _allow(arguments: argparse.Namespace) -> int:
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--salts", metavar="FILE", help="write the owners' salts here")
+    parser.add_argument("--accept-loss", action="store_true", help="go on without evidence that is lost for good")
     parser.set_defaults(run=_replay)
 
 
@@ -286,7 +288,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from silo.files import write_json
     from silo.pairing import open_store
 
-    done = open_store(Path(arguments.path)).replay()
+    done = open_store(Path(arguments.path), restored=True).replay(accept_loss=arguments.accept_loss)
     names = [name for item in done for name in item.documents]
     salts = {name: salt for item in done for name, salt in item.salts.items()}
     if arguments.salts and salts:
@@ -303,6 +305,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", action="store_true", help="encode every document again, with the store's model")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
+    parser.add_argument("--anchor", default="", metavar="X", help="a line of `silo store anchor`, or a file of them")
     parser.set_defaults(run=_verify)
 
 
@@ -312,9 +315,32 @@ def _verify(arguments: argparse.Namespace) -> int:
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=arguments.keys)
     with show.progress(quiet=arguments.quiet) as advance:
-        verified = store.verify(keys=arguments.keys, advance=advance)
+        verified = store.verify(keys=arguments.keys, anchors=_anchors(arguments.anchor), advance=advance)
     show.facts(arguments.path, verified.as_json(), as_json=arguments.json)
     return 4 if verified.problems else 0
+
+
+def _anchors(given: str) -> list[str]:
+    """The line itself, or every line of a file."""
+    if " " not in given and given and not Path(given).is_file():
+        raise SiloError("input-missing", f"there is no file {given} of anchors")
+    lines = Path(given).read_text("utf-8", "replace").splitlines() if given and Path(given).is_file() else [given]
+    return [line for line in lines if line.strip()]
+
+
+def _add_anchor(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_anchor)
+
+
+def _anchor(arguments: argparse.Namespace) -> int:
+    from silo.pairing import open_store
+
+    line = open_store(Path(arguments.path)).anchor()
+    if arguments.json:
+        show.print_json({"anchor": line})
+    else:
+        print(line)
+    return 0
 
 
 def _add_digest(parser: argparse.ArgumentParser) -> None:

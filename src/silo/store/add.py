@@ -18,7 +18,7 @@ from silo.records import Document
 from silo.store.bucket import Bucket, EncodedDocument, unpack
 from silo.store.encode import DocumentPipeline
 from silo.store.erasure.suppression import Suppression
-from silo.store.manifest import Generation
+from silo.store.manifest import Announce, Generation
 from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
 from silo.store.write import BucketBuilder, Change, Spool, apply_change
@@ -64,6 +64,7 @@ def add_documents(
     pipeline: DocumentPipeline,
     generation: Generation,
     buckets: Sequence[Bucket],
+    announce: Announce,
     advance: Advance,
 ) -> Added:
     """Set documents aside, then write the buckets they fall into."""
@@ -75,7 +76,7 @@ def add_documents(
             _set_aside(document, admission, spool, done)
             advance("read", done.read, 0)
         progress = _Progress(spool.text_bytes, advance)
-        change = Change(coming=spool, encode=lambda some: pipeline.encode(some, progress.note))
+        change = Change(spool, encode=lambda some: pipeline.encode(some, progress.note), announce=announce)
         if spool.count:
             apply_change(paths, builder, generation, buckets, change)
     finally:

@@ -1,7 +1,8 @@
 """What a store is made for, what it holds, and how one generation follows another: old state or new, nothing between.
 
 `data/manifest.json` holds the configuration (searches, and tokenizer, model and codec by fingerprint), the checksum
-and counts of every bucket, and the digest. A change writes new bucket files, then the manifest in one rename, then
+and counts of every bucket, the digest, and `logged`, always true: the store has a log that names this generation. A
+change writes new bucket files, then the manifest in one rename, then
 removes the old files. Files that the manifest does not name are removed when the store is opened for writing, never
 adopted.
 """
@@ -9,7 +10,7 @@ adopted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from silo.store.paths import StorePaths
 FORMAT = "silo-store-1"
 SEARCHES = ("knn", "ngram", "bm25")
 BUCKET_BYTES = 4 << 20
+
+Announce = Callable[[str], None]
+"""Is told the fingerprint of a generation before its manifest is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,16 @@ class BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A consistent state of a store: configuration, buckets by prefix, published digest."""
+    """A consistent state of a store: configuration, buckets by prefix, published digest.
+
+    `logged` is false if it was written before the log named generations.
+    """
 
     config: StoreConfig
     buckets: Mapping[str, BucketEntry] = field(default_factory=dict)
     digest: str = ""
     fingerprint: str = ""
+    logged: bool = False
 
     @property
     def totals(self) -> dict[str, int]:
@@ -127,18 +135,26 @@ def generation_in(folder: Path) -> Generation:
         config = StoreConfig.from_json(content["config"])
     except (KeyError, TypeError, AttributeError):
         raise SiloError("not-a-store", f"{folder} is not the data of a store") from None
-    return Generation(config, buckets, content["digest"], content["fingerprint"])
+    return Generation(config, buckets, content["digest"], content["fingerprint"], content.get("logged") is True)
 
 
 def write_generation(
-    paths: StorePaths, config: StoreConfig, buckets: Mapping[str, BucketEntry], digest: Digest
+    paths: StorePaths,
+    config: StoreConfig,
+    buckets: Mapping[str, BucketEntry],
+    digest: Digest,
+    announce: Announce = lambda _: None,
 ) -> Generation:
-    """Make a generation the current one; its bucket files must be on the disk already."""
+    """Make a generation the current one; its bucket files must be on the disk already.
+
+    `announce` is told its fingerprint before that.
+    """
     entries = {prefix: asdict(entry) for prefix, entry in sorted(buckets.items())}
     published = digest.published(config.fingerprint)
-    content: dict[str, Any] = {"config": config.as_json(), "buckets": entries, "digest": published}
+    content: dict[str, Any] = {"config": config.as_json(), "buckets": entries, "digest": published, "logged": True}
+    announce(fingerprint(content))
     mark = write_manifest(paths.data, content)
-    return Generation(config, dict(sorted(buckets.items())), published, mark)
+    return Generation(config, dict(sorted(buckets.items())), published, mark, logged=True)
 
 
 def write_bucket(paths: StorePaths, prefix: str, pieces: list[bytes]) -> BucketEntry:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from silo.records import Document
 from silo.store.add import Added, add_documents
 from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.before import forget_before
+from silo.store.erasure.copies import Copy
 from silo.store.erasure.digest import Digest
 from silo.store.erasure.erase import (
     Erased,
@@ -38,11 +40,27 @@ from silo.store.erasure.erase import (
     sign_receipt,
     signed_receipt,
 )
+from silo.store.erasure.evidence import (
+    Promise,
+    anchor_line,
+    announce_generation,
+    announce_suppression,
+    begin_log,
+    lost_evidence,
+    make_parts,
+    promise_of,
+    read_log,
+    require_generation,
+    require_whole,
+    seal,
+    set_aside,
+)
 from silo.store.erasure.log import AuditLog
-from silo.store.erasure.receipt import Result
+from silo.store.erasure.receipt import Result, require_key_pair
 from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import (
     BUCKET_BYTES,
+    Generation,
     StoreConfig,
     chosen_searches,
     read_generation,
@@ -90,6 +108,8 @@ class Store:
         self._view: View | None = None
         self._seen: Any = None
         self._log: AuditLog | None = None
+        self._evidence: AuditLog | None = None
+        self._restored = False
 
     @classmethod
     def create(
@@ -131,13 +151,25 @@ class Store:
         if knn and codec is not None:
             codec.save(fresh.codec)
         write_generation(fresh, config, {}, Digest.of())
+        begin_log(fresh)
         remove_tree(root)
         commit(fresh.root, root)
         return cls.open(root, encoder)
 
     @classmethod
-    def open(cls, root: Path, encoder: Encoder | None = None, *, list_models: ListModels = lambda _: ()) -> Store:
-        """Open a store. What a crash left unfinished is finished first, if nobody else is writing."""
+    def open(
+        cls,
+        root: Path,
+        encoder: Encoder | None = None,
+        *,
+        list_models: ListModels = lambda _: (),
+        restored: bool = False,
+    ) -> Store:
+        """Open a store. What a crash left unfinished is finished first, if nobody else is writing.
+
+        Data, list, receipts or key that are not those the log names are refused. `restored` lets them pass, for
+        `replay` and nothing else.
+        """
         paths = StorePaths(root)
         if not paths.manifest.is_file():
             raise SiloError("not-a-store", f"{root} is not a store")
@@ -156,7 +188,9 @@ class Store:
         store.list_models = list_models
         if encoder is not None:
             store.use(encoder)
-        store.recover()
+        store._restored = restored
+        if not restored:
+            store.recover()
         store.refresh()
         _watch(store)
         return store
@@ -170,16 +204,52 @@ class Store:
 
     def recover(self) -> None:
         """Finish what a crash left unfinished; somebody else who is writing does it otherwise."""
+        self._require_evidence()
         try:
             with exclusive(self.paths.lock):
                 remove_tree(self.paths.adding)
                 remove_strays(self.paths, read_generation(self.paths))
                 remove_partials(self.paths)
                 self._forget_readers()
-                self._finish_erasure()
+                self._settle()
         except SiloError as error:
             if error.code != "busy":
                 raise
+
+    def _require_evidence(self) -> Promise | None:
+        """Refuse a store whose parts do not belong together; what the log promises, None if it was never sealed."""
+        if self._evidence is None:
+            self._evidence = read_log(self.paths, read_generation(self.paths))
+        return require_whole(self.paths, self._evidence) if self._evidence else None
+
+    def _require_known(self, generation: Generation) -> None:
+        """Refuse a generation that the log does not name as the current one."""
+        if self._restored:
+            return
+        if self._evidence is None:
+            self._evidence = read_log(self.paths, generation)
+        if self._evidence is not None:
+            self._evidence.follow()
+            require_generation(promise_of(self._evidence.entries), generation.fingerprint, self.paths)
+
+    def _settle(self, *, sealed: bool = False) -> None:
+        """Finish and seal what somebody before us left; with `sealed`, also a store that never was."""
+        promise = self._require_evidence()
+        pending = self.paths.pending.exists()
+        if promise is None and not (pending or sealed):
+            return
+        if promise is None:
+            begin_log(self.paths)
+        else:
+            require_key_pair(self.paths.signing_key)
+        self._finish_erasure()
+        self._seal()
+
+    def _seal(self) -> None:
+        """Name the state in the log, unless that was done."""
+        promise = promise_of(self.log().entries)
+        if promise is None or not promise.closed:
+            seal(self.paths, self.log())
 
     def _forget_readers(self) -> None:
         """Remove the locks of generations that nobody reads any more."""
@@ -234,6 +304,7 @@ class Store:
             dead = pending.ids if pending else frozenset[bytes]()
             view = None
             try:
+                self._require_known(generation)
                 view = open_view(self.paths, generation, dead, self._view)
                 if read_generation(self.paths).fingerprint == generation.fingerprint:
                     return view
@@ -331,13 +402,27 @@ class Store:
         }
         return figures | (self.self_test() if self.codec else {})
 
-    def verify(self, *, keys: bool = False, advance: Advance = lambda *_: None) -> Verified:
-        """Check every file against the manifest and make every bucket again from its documents; `keys` too."""
+    def verify(
+        self, *, keys: bool = False, anchors: Sequence[str] = (), advance: Advance = lambda *_: None
+    ) -> Verified:
+        """Check every file against manifest and log and make every bucket again from its documents; `keys` too.
+
+        `anchors` are lines that `anchor` gave earlier: the log must still hold what they name.
+        """
         from silo.store.erasure.verify import verify
 
         pipeline = self._pipeline("encoding again") if keys else None
         with self.reading() as view:
-            return verify(view, paths=self.paths, builder=self._builder(), pipeline=pipeline, advance=advance)
+            return verify(
+                view, paths=self.paths, builder=self._builder(), pipeline=pipeline, anchors=anchors, advance=advance
+            )
+
+    def anchor(self) -> str:
+        """One line that names the whole history up to now: kept elsewhere, it tells an older copy of the store."""
+        log = read_log(self.paths, read_generation(self.paths))
+        if log is None:
+            raise SiloError("input-missing", f"{self.root} has no log yet", "the next write begins one")
+        return anchor_line(log.head())
 
     # writing
 
@@ -348,7 +433,10 @@ class Store:
             raise SiloError("disk-failed", f"an earlier write to {self.root} failed", "open the store again")
         with exclusive(self.paths.lock):
             try:
+                if not self._restored:
+                    self._settle(sealed=True)
                 yield
+                self._seal()
             except (SiloError, OSError) as error:
                 self.failed = isinstance(error, OSError) or error.code in ("disk-failed", "disk-full")
                 raise
@@ -383,6 +471,7 @@ class Store:
                     pipeline=pipeline,
                     generation=view.generation,
                     buckets=view.buckets,
+                    announce=partial(announce_generation, self.log()),
                     advance=advance,
                 )
             if done.added:
@@ -398,15 +487,18 @@ class Store:
             raise SiloError("usage", "say what to erase: a document, owner, source, licence, domain or query")
         begin = time.perf_counter()
         with self.writing():
-            self._finish_erasure()
             with self.reading() as view:
                 ids, listed = choose_documents(view, selector, copies=copies)
-                if not ids:
-                    return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
-                accept(self.paths, view.generation, ids, self.log(), suppress=suppress)
-            self.refresh()
-            accepted = _milliseconds(begin)
-            receipt, salts, checks = self._finish_erasure()
+            return self._erase(ids, listed, begin, suppress=suppress)
+
+    def _erase(self, ids: Sequence[str], listed: tuple[Copy, ...], begin: float, *, suppress: bool) -> Erased:
+        """Accept an erasure and carry it out."""
+        if not ids:
+            return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
+        accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
+        self.refresh()
+        accepted = _milliseconds(begin)
+        receipt, salts, checks = self._finish_erasure()
         return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed, checks)
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
@@ -434,32 +526,49 @@ class Store:
     def _remove_and_check(self, pending: PendingErasure) -> Findings:
         self.refresh()
         with self.reading() as view:
-            removal = remove_documents(view, pending, self.paths, self._builder())
+            removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
         self.refresh()
         redact_usage(self.paths, pending.ids)
         with self.reading() as view:
             return check_removal(view, removal, pending, self.paths)
 
-    def replay(self) -> tuple[Erased, ...]:
-        """Erase again what was erased and is here again, as after a backup was put back; others' copies stay."""
-        suppression = Suppression.open(self.paths.suppression)
-        back = [document.id for document in self.documents() if suppression.names(document.id)]
-        return tuple(self.erase(Selector(document=name)) for name in back)
+    def replay(self, *, accept_loss: bool = False) -> tuple[Erased, ...]:
+        """Erase again what was erased and is here again, as after a backup was put back; others' copies stay.
+
+        Of a store opened as `restored` the data is then the current one. Evidence that is missing is refused before
+        anything is done, unless `accept_loss`: then the log says what was lost.
+        """
+        begin = time.perf_counter()
+        with self.writing():
+            losses = lost_evidence(self.paths)
+            if losses and not accept_loss:
+                raise losses[0].error()
+            set_aside(self.paths, losses)
+            self._log = self._evidence = None
+            make_parts(self.paths)
+            remove_strays(self.paths, read_generation(self.paths))
+            self._finish_erasure()
+            promise = promise_of(self.log().entries)
+            restored = promise is None or read_generation(self.paths).fingerprint not in promise.generations
+            suppression = Suppression.open(self.paths.suppression)
+            back = [document.id for document in self.documents() if suppression.names(document.id)]
+            done = self._erase(back, (), begin, suppress=True)
+            if back or restored or losses:
+                self.log().append("replayed", {"documents": len(back), "lost": [loss.part for loss in losses]})
+        self._restored = False
+        return (done,) if back else ()
 
     def allow(self, document: str) -> bool:
         """Let an erased document be added again; True if it was kept out."""
         with self.writing():
-            return Suppression.open(self.paths.suppression).lift(document)
+            announce = partial(announce_suppression, self.log())
+            return Suppression.open(self.paths.suppression, announce).lift(document)
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""
-        with self.writing():
-            self._finish_erasure()
-            return self._compact()
-
-    def _compact(self) -> int:
-        with self.reading() as view:
-            after = apply_change(self.paths, self._builder(), view.generation, view.buckets, Change())
+        with self.writing(), self.reading() as view:
+            change = Change(announce=partial(announce_generation, self.log()))
+            after = apply_change(self.paths, self._builder(), view.generation, view.buckets, change)
             return view.generation.totals["bytes"] - after.totals["bytes"]
 
 

@@ -16,6 +16,7 @@ from silo.records import Document
 from silo.store.bucket import Bucket, EncodedDocument, assemble, pack
 from silo.store.erasure.digest import Digest
 from silo.store.manifest import (
+    Announce,
     BucketEntry,
     Generation,
     StoreConfig,
@@ -114,11 +115,15 @@ EncodeDocuments = Callable[[Sequence[SpooledDocument]], list[EncodedDocument]]
 
 @dataclass(slots=True)
 class Change:
-    """What is to become of a store: `coming` documents are encoded by `encode`, `leaving` ones are left out."""
+    """What is to become of a store: `coming` documents are encoded by `encode`, `leaving` ones are left out.
+
+    `announce` is told of every generation before it is current.
+    """
 
     coming: Spool | None = None
     leaving: frozenset[bytes] = frozenset()
     encode: EncodeDocuments = field(default=lambda _: [])
+    announce: Announce = field(default=lambda _: None)
     written_bytes: int = 0
 
 
@@ -157,7 +162,8 @@ def apply_change(
         entries |= fresh
         if fresh:
             sync_buckets(paths)
-        current = write_generation(paths, builder.config, entries, sum(digests.values(), Digest.of()))
+        total = sum(digests.values(), Digest.of())
+        current = write_generation(paths, builder.config, entries, total, change.announce)
         remove_buckets(paths, {files[prefix] for prefix in group.old} - set(current.files().values()))
     return current
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
 from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
+from silo.store.erasure.evidence import announce_generation, announce_suppression
 from silo.store.erasure.log import AuditLog, Head
 from silo.store.erasure.receipt import (
     EXCLUSIONS,
@@ -165,19 +167,23 @@ class Removal:
     complete: bool
 
 
-def remove_documents(view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder) -> Removal:
-    """Keep the works out if that was asked for, and write the buckets anew without them."""
+def remove_documents(
+    view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder, log: AuditLog
+) -> Removal:
+    """Keep the works out if that was asked for, and write the buckets anew without them; each announced in the log."""
     ids = pending.ids
     before = read_before(paths, pending.generation) or _begin(view, ids, paths)
     rows = [(bucket, row) for bucket in before.buckets for row in map(bucket.find, sorted(ids)) if row >= 0]
     if pending.suppress:
         works = (bucket.document(row) for bucket, row in rows)
-        Suppression.open(paths.suppression).add((work.id, work.text) for work in works)
+        suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
+        suppression.add((work.id, work.text) for work in works)
     documents = (document for bucket in before.buckets for document in bucket.encoded_documents())
     leaving = tuple(document for document in documents if document.id in ids)
+    change = Change(leaving=ids, announce=partial(announce_generation, log))
     return Removal(
         before=before.generation,
-        after=apply_change(paths, builder, view.generation, view.buckets, Change(leaving=ids)),
+        after=apply_change(paths, builder, view.generation, view.buckets, change),
         leaving=leaving,
         passages=sum(_count_passages(bucket, row) for bucket, row in rows),
         complete={document.id for document in leaving} == ids,

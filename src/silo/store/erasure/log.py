@@ -5,14 +5,16 @@ before, without its newline; 64 zeros in the first), `kind`, `check` (SHA-256 of
 which guards the last line) and the content. An entry's hash is the SHA-256 of its own line.
 
 What was appended is on the disk before `append` returns. A last line without newline was never acknowledged: the
-writer cuts it off, readers pass over it. Any other damage is an error. Only something outside, such as a receipt, can
-show that whole entries are missing at the end. An entry never holds a document's id or text.
+writer cuts it off, readers pass over it. Any other damage is an error. That whole entries are missing at the end shows
+by the rest of the store (see `evidence`) or by something outside: a receipt, an anchor. An entry never holds a
+document's id or text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +68,7 @@ class AuditLog:
             cut_torn_line(path)
         data = _read(path)
         size = data.rfind(b"\n") + 1
-        entries = _entries(path, data[:size])
+        entries = _entries(path, data[:size], _head([]))
         if size < len(data):
             _require_torn(path, data[size:])
             if not read_only:
@@ -86,6 +88,21 @@ class AuditLog:
     def head(self) -> Head:
         """Number and hash of the last entry."""
         return _head(self._entries)
+
+    def follow(self) -> None:
+        """Take in what others have appended since; a log that lost entries meanwhile is damaged."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._size)
+                data = stream.read()
+                shorter = stream.seek(0, os.SEEK_END) < self._size
+        except FileNotFoundError:
+            raise _damaged(self._path, "the file was removed") from None
+        if shorter:
+            raise _damaged(self._path, "entries are missing at its end")
+        size = data.rfind(b"\n") + 1
+        self._entries += _entries(self._path, data[:size], self.head())
+        self._size += size
 
     def append(self, kind: str, content: Mapping[str, Any]) -> Entry:
         """Add an entry durably. After a failed write nothing more is taken until the log is opened again."""
@@ -123,11 +140,11 @@ def _head(entries: Sequence[Entry]) -> Head:
     return Head(entries[-1].n, entries[-1].hash) if entries else Head(0, NOTHING_BEFORE)
 
 
-def _entries(path: Path, data: bytes) -> list[Entry]:
+def _entries(path: Path, data: bytes, before: Head) -> list[Entry]:
     """The entries of whole lines, each following from the one before."""
     entries: list[Entry] = []
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        head = _head(entries)
+    for number, line in enumerate(data.split(b"\n")[:-1], start=before.n + 1):
+        head = _head(entries) if entries else before
         try:
             entry = _entry(line)
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -215,15 +215,28 @@ def parse_receipt(data: bytes) -> dict[str, Any]:
 def load_or_make_key(path: Path) -> Ed25519PrivateKey:
     """The signing key of a file, made on first use; the public key lies beside it."""
     if not path.exists():
-        made = Ed25519PrivateKey.generate().private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        write_private(path, made)
+        write_private(path, _pem(Ed25519PrivateKey.generate()))
     if path.stat().st_mode & 0o077:
         raise SiloError("input-unreadable", f"others may read the signing key {path}", f"run `chmod 600 {path}`")
     key = _private_key(path)
     _keep_public_key(key, path.with_name(path.name + ".pub"))
     return key
+
+
+def require_key_pair(path: Path) -> None:
+    """Refuse a signing key that is missing, or that its public key does not belong to."""
+    if not path.exists():
+        raise SiloError("store-damaged", f"the signing key {path} is missing", "restore the key from a copy")
+    key = _private_key(path)
+    if path.read_bytes() != _pem(key):
+        raise SiloError("store-damaged", f"{path} is not as it was written", "restore the key from a copy")
+    _keep_public_key(key, path.with_name(path.name + ".pub"))
+
+
+def _pem(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:

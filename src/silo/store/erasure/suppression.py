@@ -17,7 +17,7 @@ import json
 import re
 import secrets
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,22 +34,36 @@ LEAST_LETTERS = 32
 _NOT_LETTERS = re.compile(r"[\W_]+")
 _NOT_ASCII_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
 
+Announce = Callable[[str], None]
+
 
 class Suppression:
     """An opened list. One process at a time may change it: the caller holds the store's lock."""
 
-    def __init__(self, directory: Path, key: bytes, documents: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, directory: Path, key: bytes, documents: Mapping[str, tuple[str, ...]], announce: Announce
+    ) -> None:
         self._directory = directory
         self._key = key
+        self._announce = announce
         self._hold(documents)
 
     @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Read the list kept in `directory`; where there is none it is empty and nothing is written."""
+    def open(cls, directory: Path, announce: Announce = lambda _: None) -> Self:
+        """Read the list kept in `directory`; where there is none it is empty and nothing is written.
+
+        `announce` is told the mark (see `list_mark`) of every new list before it is written.
+        """
         if not directory.exists():
-            return cls(directory, b"", {})
+            return cls(directory, b"", {}, announce)
         key = _key(directory / KEY_FILE)
-        return cls(directory, key, _documents(directory / LIST_FILE, key))
+        return cls(directory, key, _documents(directory / LIST_FILE, key), announce)
+
+    @classmethod
+    def make(cls, directory: Path) -> None:
+        """Make an empty list with a key of its own, if there is none."""
+        if not directory.exists():
+            _make(directory)
 
     def __len__(self) -> int:
         """How many documents are kept out."""
@@ -94,7 +108,9 @@ class Suppression:
         self._texts = {mark for marks in documents.values() for mark in marks}
 
     def _write(self, documents: Mapping[str, tuple[str, ...]]) -> None:
-        write_atomic(self._directory / LIST_FILE, _sealed(documents, self._key))
+        data = _sealed(documents, self._key)
+        self._announce(_list_mark(self._key, data))
+        write_atomic(self._directory / LIST_FILE, data)
         self._hold(documents)
 
     def _mark(self, what: str, value: bytes) -> str:
@@ -116,6 +132,15 @@ _REASONS = {
     "text": "a document with the same text was erased",
     "letters": "a document with the same text but for punctuation and accents was erased",
 }
+
+
+def list_mark(directory: Path) -> str:
+    """Names a list together with its key, without parsing it; the errors are those of the files."""
+    return _list_mark((directory / KEY_FILE).read_bytes(), (directory / LIST_FILE).read_bytes())
+
+
+def _list_mark(key: bytes, data: bytes) -> str:
+    return _keyed(key, "list", hashlib.sha256(data).digest())
 
 
 def folded_letters(text: str) -> str:
@@ -173,6 +198,8 @@ def _documents(path: Path, key: bytes) -> dict[str, tuple[str, ...]]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
+    except PermissionError:
+        raise SiloError("input-unreadable", f"only the owner of the store may read {path}") from None
     except OSError as error:
         raise _damaged(f"{path} cannot be read: {error.strerror}") from None
 

@@ -18,7 +18,7 @@ from silo.search.knn.index import KeyRows, KnnIndex, SearchTables
 from silo.store.bucket import EncodedDocument
 from silo.store.encode import DocumentPipeline
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.log import AuditLog
+from silo.store.erasure.evidence import all_losses, anchor_problem, promise_of, read_log, unreadable
 from silo.store.manifest import Generation, stray_files
 from silo.store.partition import leaves, sizes_of
 from silo.store.paths import StorePaths
@@ -33,22 +33,33 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was checked, and what was wrong in words (nothing, if `problems` is empty)."""
+    """What was checked, and what was wrong in words (nothing, if `problems` is empty).
+
+    `unchecked` are parts that only the owner of the store may read.
+    """
 
     buckets: int
     documents: int
     tokens: int
     digest: str
     log_entries: int
+    unchecked: tuple[str, ...]
     problems: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         names = ("buckets", "documents", "tokens", "digest", "log_entries")
-        return {**{name: getattr(self, name) for name in names}, "problems": list(self.problems)}
+        plain = {name: getattr(self, name) for name in names}
+        return {**plain, "unchecked": list(self.unchecked), "problems": list(self.problems)}
 
 
 def verify(
-    view: View, *, paths: StorePaths, builder: BucketBuilder, pipeline: DocumentPipeline | None, advance: Advance
+    view: View,
+    *,
+    paths: StorePaths,
+    builder: BucketBuilder,
+    pipeline: DocumentPipeline | None,
+    anchors: Sequence[str],
+    advance: Advance,
 ) -> Verified:
     """Read every byte again; with a `pipeline`, also encode every document again."""
     generation, config = view.generation, view.generation.config
@@ -68,10 +79,20 @@ def verify(
     layout = leaves(sizes_of(bucket.index for bucket in view.buckets), config.bucket_bytes)
     if layout != [bucket.prefix for bucket in view.buckets]:
         problems.append("the buckets are not those its documents make: run `silo store compact`")
-    entries = len(AuditLog.open(paths.log, read_only=True).entries) if paths.log.exists() else 0
+    log = read_log(paths, generation)
+    entries = log.entries if log else ()
+    if promise := promise_of(entries):
+        problems += [loss.what for loss in all_losses(paths, promise)]
+    problems += filter(None, (anchor_problem(line, entries) for line in anchors))
     totals = generation.totals
     return Verified(
-        len(view.buckets), totals["documents"], totals["tokens"], generation.digest, entries, tuple(problems)
+        len(view.buckets),
+        totals["documents"],
+        totals["tokens"],
+        generation.digest,
+        len(entries),
+        unreadable(paths),
+        tuple(problems),
     )
 
 
