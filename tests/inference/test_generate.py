@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
 from silo.inference.credit import by_sentence
 from silo.inference.generate import GenerateOptions, Sampling, Step, generate
-from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.pairing import open_store
 from silo.store.selector import Selector
 from tests.inference.test_score import text_of
-from tests.inference.world import TEXTS, documents, make_store
+from tests.inference.world import TEXTS, make_store
 
 METHODS = ["lm", "knn", "ngram", "knn+ngram", "ric", "ric+knn", "ngram+ric"]
 PROMPTS = ["The quick", "The licensee shall not", "Tea is made", "x"]
@@ -145,58 +141,6 @@ def test_stop_strings_end_a_text_before_them(place: Path) -> None:
     assert "".join(step.text for step in steps) == plain[: plain.index(mark)]
     assert steps[-1].finish == "stop"
     assert run(predictor, "The quick brown", 3)[-1].finish == "length"
-
-
-@settings(max_examples=30)
-@given(
-    name=st.sampled_from(sorted(TEXTS)),
-    start=st.integers(0, 40),
-    size=st.integers(1, 30),
-    limit=st.integers(1, 12),
-    temperature=st.sampled_from([0.0, 0.7]),
-)
-def test_no_output_repeats_more_than_the_guard_allows(
-    guarded: Predictor, name: str, start: int, size: int, limit: int, temperature: float
-) -> None:
-    prompt = TEXTS[name][start : start + size] or "The"
-    sampling = Sampling(temperature=temperature, seed=0)
-    steps = run(guarded, prompt, 40, guard=Guard(limit), sampling=sampling)
-    written = [step.token for step in steps if step.token >= 0]
-    whole = [*prompt.encode(), *written]
-    protected = [list(TEXTS[key].encode()) for key in ("law", "tea")]
-    runs = [tuple(whole[at : at + limit + 1]) for at in range(len(whole) - limit) if at + limit >= len(prompt.encode())]
-    held = {tuple(text[at : at + limit + 1]) for text in protected for at in range(len(text) - limit)}
-    assert not held & set(runs)
-
-
-@pytest.fixture(scope="module")
-def guarded(place: Path) -> Predictor:
-    return opened(place, "knn+ngram", lam=0.9)
-
-
-def test_without_the_guard_a_document_is_repeated(guarded: Predictor) -> None:
-    whole = "The licensee shall not" + "".join(step.text for step in run(guarded, "The licensee shall not", 30))
-    assert whole[:40] in TEXTS["law"]
-
-
-def test_a_document_may_be_repeated_as_far_as_its_right_goes(place: Path, tmp_path: Path) -> None:
-    text = TEXTS["law"]
-    (plain,) = [item for item in documents() if item.external_id == "law"]
-    for quote in (6, 15):
-        limited = replace(plain, rights=replace(plain.rights, quote=quote))
-        make_store(tmp_path / str(quote), place / "model", [limited]).close()
-        chosen = Settings(k=20, tau=20.0).with_values(lam=0.9)
-        predictor = open_predictor(place / "model", [tmp_path / str(quote)], method="knn+ngram", settings=chosen)
-        steps = run(predictor, text[:4], 60, guard=Guard(10))
-        whole = text[:4].encode() + bytes(step.token for step in steps if step.token >= 0)
-        spans = [(at, at + size) for size in range(1, 61) for at in range(1, 65 - size)]
-        repeated = [end - start for start, end in spans if end > 4 and whole[start:end] in text.encode()]
-        assert max(repeated) == max(10, quote)
-
-
-def test_permissive_documents_may_be_repeated_under_the_guard(guarded: Predictor) -> None:
-    steps = run(guarded, "The quick brown fox jumps", 20, guard=Guard(12))
-    assert ("The quick brown fox jumps" + "".join(step.text for step in steps))[:35] in TEXTS["fox"]
 
 
 def test_an_answer_rolls_up_and_gives_notice(place: Path) -> None:

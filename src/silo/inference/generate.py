@@ -118,11 +118,13 @@ class GenerateOptions:
 
 
 def generate(predictor: Predictor, prompt: str, options: GenerateOptions) -> Iterator[Step]:
-    """Continue a prompt. Every step sees the stores as they are at that moment."""
+    """Continue a prompt. Every step sees the stores as they are at that moment; what cannot be guarded is refused."""
+    if options.guard is not None:
+        options.guard.check(predictor.stores)
     tokenizer = predictor.tokenizer
     (ids,) = tokenizer.encode([prompt])
     begin = np.array([tokenizer.begin], dtype=np.int64)
-    yield from _Text(predictor, np.concatenate([begin, ids.astype(np.int64)]), options).steps()
+    return _Text(predictor, np.concatenate([begin, ids.astype(np.int64)]), options).steps()
 
 
 class _Text:
@@ -170,7 +172,7 @@ class _Text:
         probabilities = prediction.probabilities[: self._predictor.tokenizer.vocabulary]
         if self._options.guard is None or retriever is None:
             return probabilities
-        return self._options.guard.apply(probabilities, self._ids, retriever)
+        return self._options.guard.apply(probabilities, self._ids, retriever.views)
 
     def _end(self, finish: str) -> Step:
         return Step(-1, self._writer.rest(), 0.0, Credits(), finish=finish)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from silo.errors import SiloError
 from silo.inference.answer import Answer
 from silo.inference.context import ContextProvider
 from silo.inference.generate import GenerateOptions, Sampling, Step, generate
@@ -40,8 +39,6 @@ class Session:
         neighbours: int = 0,
     ) -> Iterator[Step]:
         """The steps of a continuation, one by one; wrong values are refused before the first."""
-        if guard is not None and not self.predictor.stores:
-            raise SiloError("usage", "a guard needs a store: it protects the documents there")
         sampling = Sampling(temperature, top_k, top_p, seed)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         options = GenerateOptions(max_tokens, sampling, stops, None if guard is None else Guard(guard), neighbours)
