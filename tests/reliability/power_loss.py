@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_CALLS = ("open", "write", "fsync", "rename", "unlink", "truncate", "mkdir", "rmdir")
+_CALLS = ("open", "write", "fsync", "rename", "unlink", "truncate", "mkdir", "rmdir", "link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,13 @@ def recording(root: Path, forget: Callable[[str], bool] = lambda _: False) -> It
         if name is not None and disk._live.pop(name, 0):
             note("unlink", path=name)
 
+    def call_link(source: Any, target: Any, **named: Any) -> None:
+        kept["link"](source, target, **named)
+        old, new = inside(source), inside(target)
+        if old in disk._live and new is not None:
+            inode = disk._live[new] = disk._live[old]
+            note("create", path=new, inode=inode)
+
     def call_truncate(path: Any, size: int) -> None:
         kept["truncate"](path, size)
         name = inside(path) if not isinstance(path, int) else of_handle(path)
@@ -224,13 +231,18 @@ def recording(root: Path, forget: Callable[[str], bool] = lambda _: False) -> It
         if (name := _below(path, named, inside, of_handle)) is not None:
             note("rmdir", path=name)
 
-    calls = dict(
-        zip(
-            _CALLS,
-            (call_open, call_write, call_fsync, call_rename, call_unlink, call_truncate, call_mkdir, call_rmdir),
-            strict=True,
-        )
+    ours = (
+        call_open,
+        call_write,
+        call_fsync,
+        call_rename,
+        call_unlink,
+        call_truncate,
+        call_mkdir,
+        call_rmdir,
+        call_link,
     )
+    calls = dict(zip(_CALLS, ours, strict=True))
     for name, call in calls.items():
         setattr(os, name, call)
     try:
@@ -273,20 +285,28 @@ class PowerCut:
         return at not in self.loose or at in self.arrived
 
 
-def power_cuts(disk: Disk, rng: random.Random, each: int) -> Iterator[PowerCut]:
-    """At every instant up to `each` of: nothing more, everything, all but one, one alone, and random parts arrived."""
-    for until in range(len(disk.operations) + 1):
+def power_cuts(disk: Disk, rng: random.Random) -> Iterator[PowerCut]:
+    """Different cuts without end: nothing more arrived, everything, all but one operation, one alone, or a random part.
+
+    Most fall between two files: within one, a cut is like any other.
+    """
+    instants = range(len(disk.operations) + 1)
+    between = [at for at in instants if not at or disk.operations[at - 1].kind != "write"]
+    seen: set[PowerCut] = set()
+    for _ in range(1_000_000):
+        until = rng.choice(between if rng.random() < 0.8 else instants)
         loose = [
             at
             for at, done in enumerate(disk.operations[:until])
             if not done.kind.startswith("sync") and not disk.is_durable(at, until)
         ]
-        parts: list[frozenset[int]] = [frozenset(), frozenset(loose)]
-        parts += [frozenset(loose) - {at} for at in loose] + [frozenset([at]) for at in loose]
-        parts += [frozenset(at for at in loose if rng.random() < 0.5) for _ in range(each)]
-        distinct = list(dict.fromkeys(parts))
-        for arrived in rng.sample(distinct, min(each, len(distinct))):
-            writes = sorted(at for at in arrived if disk.operations[at].kind == "write")
-            short = rng.choice(writes) if writes and rng.random() < 0.3 else -1
-            size = rng.randrange(len(disk.operations[short].data) + 1) if short >= 0 else 0
-            yield PowerCut(until, frozenset(loose), arrived, short, size)
+        one = {rng.choice(loose)} if loose else set[int]()
+        some = {at for at in loose if rng.random() < 0.5}
+        arrived = rng.choice([set[int](), set(loose), set(loose) - one, one, some])
+        writes = sorted(at for at in arrived if disk.operations[at].kind == "write")
+        short = rng.choice(writes) if writes and rng.random() < 0.3 else -1
+        size = rng.randrange(len(disk.operations[short].data) + 1) if short >= 0 else 0
+        cut = PowerCut(until, frozenset(loose), frozenset(arrived), short, size)
+        if cut not in seen:
+            seen.add(cut)
+            yield cut

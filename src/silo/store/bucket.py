@@ -175,12 +175,15 @@ class Bucket:
             raise SiloError("store-mismatch", message, "another version of silo made this store: make it again")
         if magic != MAGIC or size > len(view):
             raise SiloError("store-damaged", f"bucket {prefix or 'root'} is not a bucket")
-        header = json.loads(bytes(view[16 : 16 + size]))
-        body = view[16 + size + (-(16 + size) % _ALIGN) :]
-        self.names: dict[str, list[str]] = header["names"]
-        self.sections = {name: _array(body, *place) for name, place in header["sections"].items()}
-        self.index: NDArray[np.void] = self.sections["index"]
-        self.tokens: NDArray[np.unsignedinteger[Any]] = self.sections["tokens"]
+        try:
+            header = json.loads(bytes(view[16 : 16 + size]))
+            body = view[16 + size + (-(16 + size) % _ALIGN) :]
+            self.names: dict[str, list[str]] = header["names"]
+            self.sections = {name: _array(body, *place) for name, place in header["sections"].items()}
+            self.index: NDArray[np.void] = self.sections["index"]
+            self.tokens: NDArray[np.unsignedinteger[Any]] = self.sections["tokens"]
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise SiloError("store-damaged", f"the head of bucket {prefix or 'root'} cannot be read") from None
 
     @classmethod
     def open(cls, prefix: str, path: Path, sha256: str) -> Bucket:

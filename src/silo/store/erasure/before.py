@@ -28,7 +28,8 @@ def keep_before(paths: StorePaths, before: Before) -> None:
     partial = paths.erasing.with_name(paths.erasing.name + ".partial")
     files = before.generation.files()
     with disk_errors(partial):
-        remove_tree(partial)
+        for place in (partial, paths.erasing):
+            remove_tree(place)
         partial.mkdir()
         for bucket in before.buckets:
             link_or_copy(paths.buckets / files[bucket.prefix], partial / files[bucket.prefix])
