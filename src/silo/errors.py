@@ -95,6 +95,14 @@ CODES: dict[str, Kind] = {
     "receipt-invalid": Kind(
         ExitStatus.DAMAGED, "the receipt was changed or was signed by another key: ask for it again"
     ),
+    "check-failed": Kind(
+        ExitStatus.DAMAGED,
+        "end what still reads old data, run `silo store verify`, keep the receipt: it says so too",
+    ),
+    "check-not-made": Kind(ExitStatus.DAMAGED, "run `silo store verify`; what was not checked is not proven"),
+    "key-not-given": Kind(
+        _INPUT, "give the public key of the store's owner with --key; get it another way than the receipt"
+    ),
     "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
     "disk-full": Kind(ExitStatus.RESOURCES, "free some space and run the same command again: it resumes"),

@@ -438,7 +438,7 @@ class Store:
         self.refresh()
         redact_usage(self.paths, pending.ids)
         with self.reading() as view:
-            return check_removal(view, removal, pending, self.paths)
+            return check_removal(view, removal, pending, self.paths, self._builder())
 
     def replay(self) -> tuple[Erased, ...]:
         """Erase again what is kept out and yet here, as after a backup was put back."""
