@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LISTED = 20
 _STDIN = "-"
 _SELECTORS = {
-    "document": "one document, by silo's id or the record's own",
+    "document": "one document: id:<silo's id>, external:<the record's own>, or plain where that is clear",
     "owner": "everything of an owner",
     "source": "everything from a source",
     "license": "everything under a licence",

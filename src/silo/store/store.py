@@ -444,12 +444,12 @@ class Store:
         """Erase again what is kept out and yet here, as after a backup was put back."""
         suppression = Suppression.open(self.paths.suppression)
         back = [document.id for document in self.documents() if suppression.blocks(document.id, document.text)]
-        return tuple(self.erase(Selector(document=name)) for name in back)
+        return tuple(self.erase(Selector(document=f"id:{name}")) for name in back)
 
     def allow(self, document: str) -> bool:
         """Let an erased document be added again; True if it was kept out."""
         with self.writing():
-            return Suppression.open(self.paths.suppression).lift(document)
+            return Suppression.open(self.paths.suppression).lift(document.removeprefix("id:"))
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""
