@@ -43,6 +43,7 @@ CODES: dict[str, Kind] = {
     "recipe-key": Kind(_USAGE, "remove the key or use the name suggested in the message"),
     "recipe-value": Kind(_USAGE, "give a value of the kind named in the message"),
     "policy-invalid": Kind(_USAGE, "write it like: tier <= 'sw' and owner not in ['A. Writer', 'B. Writer']"),
+    "document-ambiguous": Kind(_USAGE, "write id: before silo's id, external: before the id that the record had"),
     "out-exists": Kind(_USAGE, "choose another --out, or pass --force to replace what is there"),
     # input as a whole
     "input-missing": Kind(_INPUT, "check the path; silo never fetches anything by itself"),
@@ -94,6 +95,14 @@ CODES: dict[str, Kind] = {
     "tuning-refused": Kind(ExitStatus.REFUSED, "tune on validation text; a test split is only for the last run"),
     "receipt-invalid": Kind(
         ExitStatus.DAMAGED, "the receipt was changed or was signed by another key: ask for it again"
+    ),
+    "check-failed": Kind(
+        ExitStatus.DAMAGED,
+        "end what still reads old data, run `silo store verify`, keep the receipt: it says so too",
+    ),
+    "check-not-made": Kind(ExitStatus.DAMAGED, "run `silo store verify`; what was not checked is not proven"),
+    "key-not-given": Kind(
+        _INPUT, "give the public key of the store's owner with --key; get it another way than the receipt"
     ),
     "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),

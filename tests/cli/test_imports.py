@@ -57,7 +57,7 @@ def test_commands_without_a_model_load_no_torch(place: Path) -> None:
         ["store", "replay", store],
         ["store", "compact", store],
         ["credits", store],
-        ["receipt", "verify", receipt, "--log", f"{store}/log.jsonl"],
+        ["receipt", "verify", receipt, "--key", f"{store}/keys/receipts.pem.pub", "--log", f"{store}/log.jsonl"],
         ["corpus", "build", "--jsonl", str(place / "in.jsonl"), "--out", corpus, "--workers", "1"],
         ["corpus", "stats", corpus],
         ["corpus", "overlap", corpus, "--against", str(place / "in.jsonl")],

@@ -14,7 +14,7 @@ import pytest
 from silo.cli import main
 from silo.records import document_id
 from tests.conftest import record, words, write_jsonl
-from tests.store.small import tree
+from tests.store.small import document, small_store, tree
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +169,10 @@ def test_replayed_erasures_hand_out_their_salts(model: Path, files: dict[str, Pa
     again = run("store", "replay", str(store), "--salts", str(tmp_path / "salts.json"))
     (name,) = again["documents"]
     assert again["salts"] == json.loads((tmp_path / "salts.json").read_text()) == {name: again["salts"][name]}
-    proof = ["receipt", "verify", again["receipts"][0], "--document", name, "--salt", again["salts"][name]]
+    key = ["--key", str(store / "keys" / "receipts.pem.pub")]
+    proof = ["receipt", "verify", again["receipts"][0], "--document", name, "--salt", again["salts"][name], *key]
     assert run(*proof)["document_proven"]
-    assert main(["receipt", "verify", first["receipt"], *again["receipts"], "--json"]) == 0
+    assert main(["receipt", "verify", first["receipt"], *again["receipts"], *key, "--json"]) == 0
 
 
 def test_anchors_find_an_older_copy_of_a_store(model: Path, files: dict[str, Path], tmp_path: Path, run: Any) -> None:
@@ -186,3 +187,17 @@ def test_anchors_find_an_older_copy_of_a_store(model: Path, files: dict[str, Pat
     (problem,) = run("store", "verify", str(copy), "--anchor", str(anchors), status=4)["problems"]
     assert "older copy" in problem
     assert run("store", "verify", str(copy), "--anchor", "no-such", status=3)["error"]["code"] == "input-missing"
+
+
+def test_an_erasure_whose_checks_failed_says_so(
+    tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silo.store.erasure.erase.DRAIN_SECONDS", 0.1)
+    store = small_store(tmp_path / "s")
+    store.add([document(f"d{n}", f"some words of document {n}") for n in range(3)])
+    with store.reading():
+        erased = run("store", "erase", str(tmp_path / "s"), "--document", "d1", status=4)
+        assert (erased["failed_checks"], erased["not_checked"]) == (["readers-drained"], [])
+        assert main(["store", "erase", str(tmp_path / "s"), "--document", "d2"]) == 4
+        assert "failed: readers-drained [check-failed]" in capsys.readouterr().err
+    store.close()

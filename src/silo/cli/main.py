@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, demo, doctor, lm, predict, receipt, store
+from silo.cli import corpus, demo, doctor, lm, predict, receipt, show, store
 from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
@@ -76,9 +76,7 @@ def _complain(error: SiloError, given: list[str]) -> int:
         traceback.print_exc()
     if "--json" in given:
         print(json.dumps({"error": error.as_json()}))
-    message = " ".join(str(error).splitlines())
-    print(f"error: {message}\nhint: {error.hint}", file=sys.stderr)
-    return int(error.status)
+    return show.complain(error)
 
 
 def entry() -> NoReturn:

@@ -61,6 +61,23 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr)
 
 
+def complain(error: SiloError) -> int:
+    """The two lines of an error on stderr; gives its exit status."""
+    message = " ".join(str(error).splitlines())
+    print(f"error: {message}\nhint: {error.hint}", file=sys.stderr)
+    return int(error.status)
+
+
+def complain_of_checks(what: str, failed: Sequence[str], unmade: Sequence[str]) -> int:
+    """Say which checks of an erasure failed or were not made; the exit status is 0 if all were made and passed."""
+    status = 0
+    if unmade:
+        status = complain(SiloError("check-not-made", f"{what}: not checked: {', '.join(unmade)}"))
+    if failed:
+        status = complain(SiloError("check-failed", f"{what}: failed: {', '.join(failed)}"))
+    return status
+
+
 def some(before: str, lines: Sequence[str], *, quiet: bool = False, most: int = 5) -> None:
     """The first lines of talk, and how many more there would be."""
     for line in lines[:most]:

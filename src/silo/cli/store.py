@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
+    from silo.store.erasure.erase import Erased
     from silo.store.selector import Selector
 
 _LISTED = 20
 _STDIN = "-"
 _SELECTORS = {
-    "document": "one document, by silo's id or the record's own",
+    "document": "one document: id:<silo's id>, external:<the record's own>, or plain where that is clear",
     "owner": "everything of an owner",
     "source": "everything from a source",
     "license": "everything under a licence",
@@ -247,6 +248,7 @@ def _erase(arguments: argparse.Namespace) -> int:
         "accepted_ms": done.accepted_ms,
         "done_ms": done.done_ms,
         "receipt": str(done.receipt) if done.receipt else None,
+        **_checks([done]),
         "copies": [copy.as_json() for copy in done.copies],
         "digest": store.digest(),
     }
@@ -254,10 +256,22 @@ def _erase(arguments: argparse.Namespace) -> int:
         show.say("no document of the store is meant by that: nothing was erased; `silo store list` shows what is there")
     if arguments.json:
         show.print_json({**facts, "salts": done.salts})
-        return 0
-    show.facts(f"erased from {arguments.path}", {**facts, "documents": len(done.documents)}, as_json=False)
-    _remind_of_salts(done.salts, arguments.salts)
-    return 0
+    else:
+        show.facts(f"erased from {arguments.path}", {**facts, "documents": len(done.documents)}, as_json=False)
+        _remind_of_salts(done.salts, arguments.salts)
+    return _status(facts)
+
+
+def _checks(erasures: Sequence[Erased]) -> dict[str, list[str]]:
+    """The checks that failed or were not made, in any of some erasures."""
+    return {
+        "failed_checks": sorted({name for item in erasures for name in item.failed_checks}),
+        "not_checked": sorted({name for item in erasures for name in item.unmade_checks}),
+    }
+
+
+def _status(facts: Mapping[str, Any]) -> int:
+    return show.complain_of_checks("the documents are out, but", facts["failed_checks"], facts["not_checked"])
 
 
 def _remind_of_salts(salts: Mapping[str, str], file: str | None) -> None:
@@ -293,13 +307,13 @@ def _replay(arguments: argparse.Namespace) -> int:
     salts = {name: salt for item in done for name, salt in item.salts.items()}
     if arguments.salts and salts:
         write_json(Path(arguments.salts), salts)
-    facts: dict[str, Any] = {"receipts": [str(item.receipt) for item in done]}
+    facts: dict[str, Any] = {"receipts": [str(item.receipt) for item in done], **_checks(done)}
     if arguments.json:
         show.print_json({**facts, "documents": names, "salts": salts})
-        return 0
-    show.facts(arguments.path, {**facts, "documents": len(names)}, as_json=False)
-    _remind_of_salts(salts, arguments.salts)
-    return 0
+    else:
+        show.facts(arguments.path, {**facts, "documents": len(names)}, as_json=False)
+        _remind_of_salts(salts, arguments.salts)
+    return _status(facts)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

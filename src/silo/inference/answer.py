@@ -111,7 +111,7 @@ def _documents(predictor: Predictor, names: Iterable[str]) -> Iterable[Document]
     """The documents of these ids that are still there."""
     for name in names:
         for store in predictor.stores:
-            yield from store.documents(Selector(document=name))
+            yield from store.documents(Selector(document=f"id:{name}"))
 
 
 def _notices(documents: Iterable[Document]) -> Iterable[str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from silo.errors import SiloError
 from silo.store.bucket import NAMED, Bucket, external_id_hash
 from silo.store.policy.conditions import Among, Mask
+
+_ID, _EXTERNAL = "id:", "external:"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Documents to list or erase: all conditions that are given must hold. One without conditions selects nothing.
 
-    `document` is an internal id or the record's own; `query` is text that the document contains, white space and case
-    aside.
+    `document` is `id:` and silo's id, `external:` and the id that the record had, or either of them plain, as long as
+    that means one thing only: anybody may choose a record's own id. `query` is text that the document contains, white
+    space and case aside.
     """
 
     document: str = ""
@@ -26,8 +30,25 @@ class Selector:
     domain: str = ""
     query: str = ""
 
+    def __post_init__(self) -> None:
+        if self.document.startswith(_ID) and not _is_id(self.document.removeprefix(_ID)):
+            message = f"{self.document!r} is not silo's id of a document, which has 32 digits of 0 to f"
+            raise SiloError("usage", message, f"a record's own id is spelled {_EXTERNAL}{self.document}")
+
     def __bool__(self) -> bool:
         return any(getattr(self, item.name) for item in fields(self))
+
+    def require_one_meaning(self, buckets: Sequence[Bucket]) -> None:
+        """Refuse a plain name that is silo's id of one document and the own id of another one's record."""
+        if not _is_id(self.document):
+            return
+        with_id = any(bucket.find(bytes.fromhex(self.document)) >= 0 for bucket in buckets)
+        others = {
+            bucket.index["id"][row].tobytes().hex() for bucket in buckets for row in _own_rows(bucket, self.document)
+        }
+        if with_id and others - {self.document}:
+            message = f"{self.document} is silo's id of one document and the own id of another"
+            raise SiloError("document-ambiguous", message, f"write {_ID}{self.document} or {_EXTERNAL}{self.document}")
 
     def rows(self, bucket: Bucket) -> list[int]:
         """The rows of a bucket's documents that are meant."""
@@ -35,7 +56,7 @@ class Selector:
             return []
         mask = np.ones(len(bucket), dtype=np.bool_)
         if self.document:
-            mask &= _with_id(bucket, self.document)
+            mask &= _named(bucket, self.document)
         for column in NAMED:
             if wanted := getattr(self, column):
                 mask &= Among(column, frozenset([wanted])).mask(bucket)
@@ -43,16 +64,25 @@ class Selector:
         return list(filter(_contains(bucket, self.query), rows)) if self.query else rows
 
 
-def _with_id(bucket: Bucket, name: str) -> Mask:
+def _is_id(name: str) -> bool:
+    return len(name) == 32 and set(name) <= set("0123456789abcdef")
+
+
+def _named(bucket: Bucket, name: str) -> Mask:
+    """Which documents a name means, in either spelling or plain."""
     mask = np.zeros(len(bucket), dtype=np.bool_)
-    if len(name) == 32 and set(name) <= set("0123456789abcdef"):
-        row = bucket.find(bytes.fromhex(name))
-        if row >= 0:
-            mask[row] = True
-            return mask
-    for row in np.flatnonzero(bucket.index["external"] == external_id_hash(name)).tolist():
-        mask[row] = bucket.external_id(row) == name
+    internal = name.removeprefix(_ID)
+    if _is_id(internal) and (row := bucket.find(bytes.fromhex(internal))) >= 0:
+        mask[row] = True
+    if not name.startswith(_ID):
+        mask[_own_rows(bucket, name.removeprefix(_EXTERNAL))] = True
     return mask
+
+
+def _own_rows(bucket: Bucket, external_id: str) -> list[int]:
+    """The rows of documents whose records had this id."""
+    near = np.flatnonzero(bucket.index["external"] == external_id_hash(external_id)).tolist()
+    return [row for row in near if bucket.external_id(row) == external_id]
 
 
 def _contains(bucket: Bucket, query: str) -> Callable[[int], bool]:

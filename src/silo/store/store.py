@@ -530,7 +530,7 @@ class Store:
         self.refresh()
         redact_usage(self.paths, pending.ids)
         with self.reading() as view:
-            return check_removal(view, removal, pending, self.paths)
+            return check_removal(view, removal, pending, self.paths, self._builder())
 
     def replay(self, *, accept_loss: bool = False) -> tuple[Erased, ...]:
         """Erase again what was erased and is here again, as after a backup was put back; others' copies stay.
@@ -562,7 +562,7 @@ class Store:
         """Let an erased document be added again; True if it was kept out."""
         with self.writing():
             announce = partial(announce_suppression, self.log())
-            return Suppression.open(self.paths.suppression, announce).lift(document)
+            return Suppression.open(self.paths.suppression, announce).lift(document.removeprefix("id:"))
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""

@@ -191,6 +191,8 @@ class View:
 
     def documents(self, selector: Selector | None = None) -> Iterator[Document]:
         """The live documents a selector means, all of them without one, in the order of their ids."""
+        if selector is not None:
+            selector.require_one_meaning(self.buckets)
         for bucket in self.buckets:
             live = self._live(bucket)
             rows = range(len(bucket)) if selector is None else selector.rows(bucket)

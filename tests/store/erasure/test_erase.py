@@ -17,6 +17,7 @@ from silo.errors import SiloError
 from silo.records import Document
 from silo.store.erasure import erase
 from silo.store.erasure.receipt import NOT_CHECKED, check_receipt, read_receipt
+from silo.store.erasure.residue import Traces, scan
 from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import watched
@@ -77,6 +78,19 @@ def test_what_stays_of_a_document_is_found(tmp_path: Path, monkeypatch: pytest.M
     checks = store.erase(Selector(document="n2")).checks
     assert checks["residue-hits"] == 1
     assert checks["digest-recomputed"] is False
+
+
+def test_numbers_that_look_like_tokens_of_the_document_are_no_residue(tmp_path: Path) -> None:
+    """Passages of others end at the tokens 32, 40, 48 and 56, which as bytes are " (08"."""
+    goes = document("goes", "Ring us up: (08) 94 17 00")
+    store = _store(tmp_path / "s", [*NOTES, goes], bucket_bytes=100_000)
+    with store.reading() as view:
+        (bucket,) = view.buckets
+        parts = {part.id.hex(): part for part in bucket.encoded_documents()}
+    traces = Traces.of([parts[goes.id]]).without(parts[item.id] for item in NOTES)
+    done = store.erase(Selector(document="goes"))
+    assert scan([tmp_path / "s" / "data"], traces).hits, "the windows must coincide to show anything"
+    assert done.checks["residue-hits"] == 0
 
 
 def test_what_receipts_say_is_no_residue(tmp_path: Path) -> None:

@@ -331,8 +331,93 @@ def test_verify_checks_everything_it_is_given(files: dict[str, str], capsys: pyt
     shown = capsys.readouterr()
     assert "genuine" in shown.out and "residue-hits" in shown.out and "Backups" in shown.out
     assert shown.err == ""
-    assert verified(files["receipt"]) == 0
-    assert "no --key" in capsys.readouterr().err
+
+
+def test_without_a_key_one_trusts_a_receipt_is_not_called_genuine(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verified(files["receipt"], "--log", files["log"]) == 3
+    shown = capsys.readouterr()
+    assert "self-consistent" in shown.out and "genuine" not in shown.out
+    assert "[key-not-given]" in shown.err and "hint: " in shown.err
+    assert verified(files["receipt"], "--json") == 3
+    findings = json.loads(capsys.readouterr().out)
+    assert not findings["valid"] and findings["verdict"] == "self-consistent"
+
+
+def test_an_altered_receipt_signed_by_another_key_does_not_match_the_log(logged: tuple[dict[str, Any], Path]) -> None:
+    content, path = logged
+    entry, other = Head(**content["log"]), Ed25519PrivateKey.generate()
+    assert "the key" in refused(made(log=entry, key=other), log=path)
+    better = {**ERASURE.checks, "residue-hits": 1}
+    for change in ({"checks": better}, {"models": ()}, {"exclusions": ("Nothing.",)}):
+        altered = replace(ERASURE, **change)
+        assert "what it says" in refused(made(altered, log=entry), log=path)
+        assert "differs" in refused(made(altered, log=entry, key=other), log=path)
+    later = sign_draft(draft_receipt(ERASURE, SALTS, key=KEY, done=DONE + timedelta(days=1)), key=KEY, log=entry)
+    assert "what it says" in refused(later, log=path)
+    assert "differs" in refused(signed_again({**content, "format": "silo-receipt-1"}), log=path)
+
+
+def first_format(checks: dict[str, Any], tokens: int, path: Path) -> dict[str, Any]:
+    """A receipt as silo made them at first, logged as it was then."""
+    draft = drafted(replace(ERASURE, checks=checks, tokens=tokens))
+    facts = {name: value for name, value in log_facts(draft).items() if name not in ("signer", "receipt")}
+    log = AuditLog.open(path)
+    log.append("erased", facts)
+    entry = {"n": log.head().n, "hash": log.head().hash}
+    return signed_again({**draft, "format": "silo-receipt-1", "log": entry})
+
+
+def test_receipts_of_the_first_format_still_verify(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    made_first = {"digest-recomputed": True, "readers-drained": True, "residue-windows": 9, "residue-hits": 0}
+    whole = first_format(made_first, 7, path)
+    findings = check_receipt(whole, key=PUBLIC, log=path)
+    assert findings["valid"] and findings["log_checked"] and not findings["not_checked"]
+    after_a_crash = first_format({**made_first, "residue-windows": 0}, 0, path)
+    findings = check_receipt(after_a_crash, key=PUBLIC, log=path)
+    assert findings["not_checked"] == ["digest-recomputed", "readers-drained", "residue-hits"]
+    assert check_receipt(whole, key=PUBLIC, log=path)["log_checked"]
+    refused(signed_again({**whole, "checks": {**made_first, "residue-hits": "not checked"}}))
+    entry = Head(**whole["log"])
+    assert "differs" in refused(made(log=entry), log=path)
+
+
+@pytest.mark.parametrize(
+    ("checks", "failed", "unmade"),
+    [
+        ({"readers-drained": False}, ["readers-drained"], []),
+        ({"residue-hits": 1}, ["residue-hits"], []),
+        ({"residue-hits": "not checked"}, [], ["residue-hits"]),
+        ({"digest-recomputed": False, "residue-hits": "not checked"}, ["digest-recomputed"], ["residue-hits"]),
+    ],
+)
+def test_checks_that_failed_or_were_not_made_are_told_and_have_a_status(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    checks: dict[str, Any],
+    failed: list[str],
+    unmade: list[str],
+) -> None:
+    write_json(tmp_path / "receipt.json", made(replace(ERASURE, checks={**ERASURE.checks, **checks})))
+    info = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    (tmp_path / "key.pub").write_bytes(KEY.public_key().public_bytes(*info))
+    given = (str(tmp_path / "receipt.json"), "--key", str(tmp_path / "key.pub"))
+    assert verified(*given, "--json") == 4
+    told = capsys.readouterr()
+    findings = json.loads(told.out)
+    assert (findings["failed_checks"], findings["not_checked"]) == (failed, unmade)
+    assert ("[check-failed]" in told.err, "[check-not-made]" in told.err) == (bool(failed), bool(unmade))
+    assert verified(*given) == 4
+    assert verified(given[0]) == 4
+
+
+def test_a_receipt_without_a_check_does_not_pass_it() -> None:
+    findings = check_receipt(made(replace(ERASURE, checks={"residue-hits": 0})))
+    assert findings["not_checked"] == ["digest-recomputed", "readers-drained"]
+    counted = check_receipt(made(replace(ERASURE, tokens="not checked")))
+    assert counted["not_checked"] == ["tokens"]
 
 
 @pytest.mark.parametrize(
