@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from silo.errors import SiloError
-from silo.files import canonical_json, is_held, remove_file, sync_directory, write_json
+from silo.files import canonical_json, disk_errors, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
 from silo.store.bucket import Bucket
 from silo.store.erasure.copies import Copy, find_copies
@@ -221,7 +221,8 @@ def sign_receipt(
     head = log.head()
     key = load_or_make_key(paths.signing_key)
     receipt = make_receipt(erasure, pending.salts, key=key, log=head, done=datetime.now(UTC))
-    paths.receipts.mkdir(exist_ok=True)
+    with disk_errors(paths.receipts):
+        paths.receipts.mkdir(exist_ok=True)
     path = paths.receipts / f"{head.n:06d}-{head.hash[:12]}.json"
     write_json(path, receipt)
     remove_file(paths.pending)
