@@ -48,6 +48,7 @@ CODES: dict[str, Kind] = {
     # input as a whole
     "input-missing": Kind(_INPUT, "check the path; silo never fetches anything by itself"),
     "input-unreadable": Kind(_INPUT, "check the permissions of the file"),
+    "not-writable": Kind(_INPUT, "check who may write there; to read a store takes no right to write"),
     "input-empty": Kind(_INPUT, "a step that touches nothing is an error: check the paths and filters of the source"),
     "archive-damaged": Kind(_INPUT, "the compressed file is cut off or broken: copy it again"),
     "archive-bomb": Kind(_INPUT, "the file unpacks to far more than it holds; raise max_ratio if you trust it"),

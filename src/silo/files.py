@@ -23,6 +23,8 @@ MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 """What a file system answers that cannot link a file."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -184,10 +186,10 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _FULL:
             raise SiloError("disk-full", f"no space left while writing {path}") from error
-        if isinstance(error, PermissionError):
-            raise SiloError("input-unreadable", f"not allowed to write {path}") from error
+        if error.errno in _NOT_ALLOWED:
+            raise SiloError("not-writable", f"not allowed to write {path}: {error.strerror}") from error
         if error.errno == errno.EIO:
             raise SiloError("disk-failed", f"the disk failed while writing {path}") from error
         raise
@@ -234,22 +236,20 @@ def read_manifest(directory: Path, *, missing: str, damaged: str) -> dict[str, A
 
 def remove_tree(path: Path) -> None:
     """Remove a directory if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with disk_errors(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock file; a second holder gets the error `busy` at once. The lock ends with the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with disk_errors(path):
+        handle = _open_lock(path)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SiloError("busy", f"{path.parent} is being written by another process") from None
+        _take(handle, path)
         yield
     finally:
         os.close(handle)
@@ -269,22 +269,48 @@ def locked_directory(path: Path, *, wait: bool = False) -> Iterator[None]:
         os.close(handle)
 
 
+def _open_lock(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _take(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SiloError("busy", f"{path.parent} is being written by another process") from None
+
+
 class SharedLock:
-    """A lock file held together with others until `close` or the end of the process."""
+    """A lock file held together with others until `close` or the end of the process.
+
+    Where nothing can be written (no right to, no space) the file is held if it is there already, and otherwise nothing.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(self._handle, fcntl.LOCK_SH)
-        while not _is_same_file(self._handle, path):  # removed before it was locked: nobody would see this lock
-            os.close(self._handle)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._handle, fcntl.LOCK_SH)
+        self._handle = _lock_shared(path)
 
     def close(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+def _lock_shared(path: Path) -> int:
+    """A lock file that is held with others; -1 where it can neither be made nor found."""
+    while True:
+        try:
+            handle = _open_lock(path)
+        except OSError as error:
+            if error.errno not in (*_NOT_ALLOWED, *_FULL, errno.EIO):
+                raise
+            handle = _open_existing(path)
+            if handle < 0:
+                return handle
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        if _is_same_file(handle, path):
+            return handle
+        os.close(handle)  # removed before it was locked: nobody would see this lock
 
 
 def _is_same_file(handle: int, path: Path) -> bool:
@@ -294,13 +320,26 @@ def _is_same_file(handle: int, path: Path) -> bool:
         return False
 
 
-def is_held(path: Path) -> bool:
-    """True while anybody holds the lock file."""
+def _open_existing(path: Path) -> int:
+    """A lock file that is there, -1 if it is not; a lock needs no right to write."""
     try:
-        with exclusive(path):
-            return False
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return -1
+
+
+def is_held(path: Path) -> bool:
+    """True while anybody holds the lock file; one that is not there is held by nobody."""
+    handle = _open_existing(path)
+    if handle < 0:
+        return path.exists()
+    try:
+        _take(handle, path)
     except SiloError:
         return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def hold_shared(path: Path) -> None:

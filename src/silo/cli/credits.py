@@ -54,7 +54,10 @@ def _settle(paths: StorePaths) -> None:
     if paths.pending.exists():
         from silo.pairing import open_store
 
-        open_store(paths.root).close()
+        store = open_store(paths.root)
+        store.close()
+        if store.unfinished:  # the ledger still names the documents
+            raise store.unfinished
 
 
 def _time(option: str, given: str | None) -> datetime | None:

@@ -5,6 +5,7 @@ On disk: see `paths`. One process writes at a time, any number read; every query
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from silo.errors import SiloError
-from silo.files import commit, exclusive, is_held, remove_file, remove_tree, write_atomic
+from silo.files import commit, disk_errors, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document
 from silo.store.add import Added, add_documents
@@ -84,6 +85,11 @@ if TYPE_CHECKING:
     from silo.store.erasure.verify import Verified
 
 _WATCH_SECONDS = 0.2
+_LOG = logging.getLogger(__name__)
+_UNFINISHED = (
+    "warning: a change to %s is not finished: %s; "
+    "documents that are being erased are not shown, and nothing is written before that is finished"
+)
 
 
 class Store:
@@ -101,6 +107,8 @@ class Store:
         self.encoder: Encoder | None = None
         self.list_models: ListModels = lambda _: ()
         self.failed = False
+        self.unfinished: SiloError | None = None
+        """Why an erasure or another change that was begun could not be finished when the store was opened."""
         self.recall: float | None = None
         self._tables: SearchTables | None = None
         self._guard = threading.RLock()
@@ -203,18 +211,27 @@ class Store:
         self.encoder = encoder
 
     def recover(self) -> None:
-        """Finish what a crash left unfinished; somebody else who is writing does it otherwise."""
-        self._require_evidence()
+        """Finish what a crash left unfinished; somebody else who is writing does it otherwise.
+
+        Where there is no space or no right to write the store can be read all the same: what is being erased is
+        masked, and the next write or opening finishes it.
+        """
+        promise = self._require_evidence()
         try:
-            with exclusive(self.paths.lock):
+            with disk_errors(self.root), exclusive(self.paths.lock):
                 remove_tree(self.paths.adding)
                 remove_strays(self.paths, read_generation(self.paths))
                 remove_partials(self.paths)
                 self._forget_readers()
                 self._settle()
         except SiloError as error:
-            if error.code != "busy":
+            if error.code not in ("busy", "not-writable", "disk-full", "disk-failed"):
                 raise
+            self.failed = error.code == "disk-failed"
+            left = self.paths.pending.exists() or (promise is not None and not promise.closed)
+            if left and error.code != "busy":
+                self.unfinished = error
+                _LOG.warning(_UNFINISHED, self.root, error)
 
     def _require_evidence(self) -> Promise | None:
         """Refuse a store whose parts do not belong together; what the log promises, None if it was never sealed."""
@@ -397,10 +414,19 @@ class Store:
             "ngram_bytes_per_token": round(sections["suffixes"] / rows, 2),
             "bm25_bytes_per_token": round(sections["passages"] / rows, 2),
             "record_bytes_per_token": round((sections["records"] + sections["index"]) / rows, 2),
-            "kept_out": len(Suppression.open(self.paths.suppression)),
+            "kept_out": self._count_kept_out(),
             "digest": view.generation.digest,
         }
         return figures | (self.self_test() if self.codec else {})
+
+    def _count_kept_out(self) -> int | None:
+        """How many documents are kept out; None for whoever may not read the list."""
+        try:
+            return len(Suppression.open(self.paths.suppression))
+        except SiloError as error:
+            if error.code != "input-unreadable":
+                raise
+            return None
 
     def verify(
         self, *, keys: bool = False, anchors: Sequence[str] = (), advance: Advance = lambda *_: None
@@ -432,9 +458,10 @@ class Store:
         if self.failed:
             raise SiloError("disk-failed", f"an earlier write to {self.root} failed", "open the store again")
         with exclusive(self.paths.lock):
+            if not self._restored:
+                self._settle(sealed=True)
+                self.unfinished = None
             try:
-                if not self._restored:
-                    self._settle(sealed=True)
                 yield
                 self._seal()
             except (SiloError, OSError) as error:
@@ -498,7 +525,11 @@ class Store:
         accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
         self.refresh()
         accepted = _milliseconds(begin)
-        receipt, salts, checks = self._finish_erasure()
+        try:
+            receipt, salts, checks = self._finish_erasure()
+        except SiloError as error:
+            hint = "nobody finds its documents any more, and the next command that can write there finishes it"
+            raise SiloError(error.code, f"the erasure is accepted and not done: {error.message}", hint) from error
         return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed, checks)
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:

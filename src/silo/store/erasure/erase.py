@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.files import canonical_json, is_held, remove_file, sync_directory, write_json
+from silo.files import canonical_json, disk_errors, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
@@ -316,7 +316,8 @@ def sign_receipt(
     key = load_or_make_key(paths.signing_key)
     draft = draft_receipt(erasure, pending.salts, key=key, done=datetime.now(UTC))
     log.append("erased", log_facts(draft))
-    paths.receipts.mkdir(exist_ok=True)
+    with disk_errors(paths.receipts):
+        paths.receipts.mkdir(exist_ok=True)
     path = _receipt_path(paths, log.head())
     write_json(path, sign_draft(draft, key=key, log=log.head()))
     return path

@@ -132,7 +132,7 @@ class _State(NamedTuple):
     generation: str
     suppression: str | None
     signing_key: str | None
-    receipts: frozenset[str]
+    receipts: frozenset[str] | None
     pending: bool
 
 
@@ -140,10 +140,24 @@ def _state(paths: StorePaths) -> _State:
     return _State(
         read_generation(paths).fingerprint,
         _if_allowed(list_mark, paths.suppression),
-        _if_allowed(file_sha256, paths.public_key) if paths.signing_key.exists() else "",
-        frozenset(path.name for path in paths.receipts.glob("*.json")),
+        _if_allowed(_key_mark, paths.signing_key),
+        _receipts(paths),
         paths.pending.exists(),
     )
+
+
+def _key_mark(path: Path) -> str:
+    path.stat()
+    return file_sha256(path.with_name(path.name + ".pub"))
+
+
+def _receipts(paths: StorePaths) -> frozenset[str] | None:
+    try:
+        return frozenset(path.name for path in paths.receipts.iterdir() if path.suffix == ".json")
+    except FileNotFoundError:
+        return frozenset()
+    except PermissionError:
+        return None
 
 
 def _if_allowed(mark: Callable[[Path], str], path: Path) -> str | None:
@@ -169,7 +183,7 @@ def cheap_losses(paths: StorePaths, promise: Promise, state: _State) -> Iterator
     if state.signing_key is not None and state.signing_key != promise.signing_key:
         what = f"{paths.signing_key} is {'not the key of this log' if state.signing_key else 'missing, or its .pub'}"
         yield Loss(paths.public_key.parent.name, what, _RESTORE)
-    for name in sorted(promise.receipts.keys() - state.receipts):
+    for name in sorted(promise.receipts.keys() - state.receipts) if state.receipts is not None else ():
         yield Loss(name, f"the receipt {paths.receipts / name} is missing", _RESTORE)
 
 
@@ -184,14 +198,15 @@ def _data_loss(promise: Promise, generation: str, paths: StorePaths) -> Loss | N
 
 def all_losses(paths: StorePaths, promise: Promise) -> list[Loss]:
     """Everything that is missing, altered or not current."""
-    losses = list(cheap_losses(paths, promise, state := _state(paths)))
+    state = _state(paths)
+    losses, receipts = list(cheap_losses(paths, promise, state)), state.receipts or frozenset()
     named = {loss.part for loss in losses}
     losses += [loss for loss in _broken_parts(paths) if loss.part not in named]
-    for name in sorted(promise.receipts.keys() & state.receipts):
+    for name in sorted(promise.receipts.keys() & receipts):
         if _if_allowed(file_sha256, paths.receipts / name) not in (promise.receipts[name], None):
             losses.append(Loss(name, f"the receipt {name} was altered", _RESTORE))
     if promise.closed:
-        unknown = sorted(state.receipts - promise.receipts.keys())
+        unknown = sorted(receipts - promise.receipts.keys())
         losses += [Loss(name, f"the receipt {name} is in no log entry", "it is not of this store") for name in unknown]
     return losses
 
@@ -258,7 +273,7 @@ def announce_suppression(log: AuditLog, checksum: str) -> None:
 def seal(paths: StorePaths, log: AuditLog) -> None:
     """Name the state that a change has led to."""
     state, promise = _state(paths), promise_of(log.entries)
-    new = state.receipts - (promise.receipts.keys() if promise else set())
+    new = (state.receipts or frozenset()) - (promise.receipts.keys() if promise else set())
     log.append(
         "sealed",
         {
