@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -72,7 +72,7 @@ def test_sources_of_which_nothing_can_be_read_are_refused_with_the_reasons(
 
 
 def test_a_parquet_file_without_ids_is_refused(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": ["one", "two"]}), tmp_path / "in.parquet")
+    parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "in.parquet")
     source = SourceRecipe("parquet", (str(tmp_path / "in.parquet"),))
     with pytest.raises(SiloError, match=r"field-missing \(2\)") as caught:
         build(CorpusRecipe((source,), workers=1), tmp_path / "out", base=tmp_path)
