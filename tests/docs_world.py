@@ -46,6 +46,7 @@ def _write_texts(root: Path) -> None:
     mail = [record(f"l{number}", words(70 + number, 40), license="", owner="B. Sender") for number in range(3)]
     write_jsonl(root / "train.jsonl", permitted)
     write_jsonl(root / "test.jsonl", permitted[:1])
+    (root / "book.txt").write_text(words(99, 300), encoding="utf-8")
     write_jsonl(root / "validation.jsonl", [record(f"v{number}", f"{STORY} {number}") for number in range(2)])
     write_jsonl(root / "private.jsonl", [{**book, "owner": WRITER} for book in books])
     for name, records in {"more": code, "books": books, "mail": mail, "data/web": permitted, "more/a/b": code}.items():

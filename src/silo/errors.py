@@ -22,6 +22,8 @@ class ExitStatus(IntEnum):
     MISSING = 6
     BUSY = 7
     RESOURCES = 8
+    SEEN = 10
+    NEAR_COPY = 11
     INTERRUPTED = 130
 
 

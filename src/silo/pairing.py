@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
 from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import CODEC_FOLDER, Key, codec_key, model_fingerprint, open_manifest, recover_model
+from silo.lm.manifest import (
+    CODEC_FOLDER,
+    Key,
+    codec_key,
+    is_in_between,
+    model_fingerprint,
+    open_manifest,
+    recover_model,
+)
 from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.store.erasure.receipt import ModelListing
@@ -129,14 +135,29 @@ def model_of(path: Path) -> Path | None:
     return Path(read_json(file)["model"]) if file.exists() else None
 
 
-def list_models(model: Path | None, names: Sequence[str]) -> tuple[ModelListing, ...]:
-    """For the model of a store and those that lie beside it: does it list any of these documents as training text?"""
+def list_models(
+    model: Path | None, names: Sequence[str], texts: Mapping[str, bytes] | None = None
+) -> tuple[ModelListing, ...]:
+    """For the model of a store and those that lie beside it: does it list any of these documents as training text?
+
+    `texts` gives the text hashes of documents by their ids: a text that a model lists under another id is listed too. A
+    model that cannot say no, since nobody knows what it was trained on or it is damaged, is left out.
+    """
     if model is None or not model.parent.is_dir():
         return ()
-    wanted = np.array([np.void(bytes.fromhex(name)) for name in names])
+    ids = {bytes.fromhex(name) for name in names}
+    marks = {mark for name, mark in (texts or {}).items() if name in set(names)}
     listings = []
     for place in sorted(model.parent.iterdir()):
-        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists():
-            listed = bool(np.isin(load_seen(place)["id"], wanted).any())
-            listings.append(ModelListing(place.name, model_fingerprint(open_manifest(place)), listed))
+        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists() and not is_in_between(place):
+            listings += _ask_model(place, ids, marks)
     return tuple(listings)
+
+
+def _ask_model(place: Path, ids: set[bytes], marks: set[bytes]) -> list[ModelListing]:
+    try:
+        manifest, rows = open_manifest(place), load_seen(place)
+    except SiloError:  # a damaged model cannot say no, and must not keep a document from being erased
+        return []
+    listed = not ids.isdisjoint(rows["id"].tolist()) or not marks.isdisjoint(rows["text"].tolist())
+    return [ModelListing(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
 from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
-from silo.errors import SiloError
+from silo.errors import CODES, SiloError
 from silo.recipe import CorpusRecipe, SourceRecipe
 from silo.sources import plan
-from tests.conftest import record, words, write_jsonl
+from tests.conftest import build_from, record, words, write_jsonl
 from tests.corpus.hostile import CASES, recipe_for
 
 
@@ -43,3 +48,32 @@ def test_a_corpus_survives_every_hostile_input_at_once(tmp_path: Path) -> None:
     corpus.verify()
     kept = {document.external_id: document.text for document in corpus.documents() if document.source == "test"}
     assert kept == {f"s{n}": words(n, 30) for n in range(50)}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"nonsense\nmore\n" + json.dumps({"text": "no id"}).encode() + b"\n", "json-invalid (2), field-missing (1)"),
+        (bytes(range(128, 256)) * 20 + b"\n", "utf8-invalid (1)"),
+        (b"PAR1" + bytes(200) + b"PAR1", "not-text (1)"),
+    ],
+)
+def test_sources_of_which_nothing_can_be_read_are_refused_with_the_reasons(
+    tmp_path: Path, content: bytes, code: str
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(content)
+    with pytest.raises(SiloError) as caught:
+        build_from([tmp_path / "in.jsonl"], tmp_path / "out")
+    assert caught.value.code == "input-empty"
+    assert code in caught.value.message
+    assert "in.jsonl:line 1" in caught.value.message
+    assert caught.value.hint == CODES[code.split()[0]].hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_parquet_file_without_ids_is_refused(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "in.parquet")
+    source = SourceRecipe("parquet", (str(tmp_path / "in.parquet"),))
+    with pytest.raises(SiloError, match=r"field-missing \(2\)") as caught:
+        build(CorpusRecipe((source,), workers=1), tmp_path / "out", base=tmp_path)
+    assert caught.value.code == "input-empty"

@@ -13,6 +13,7 @@ from silo.corpus.corpus import Corpus
 from silo.lm.firewall import Permit
 from silo.lm.training.data import Stream, _apportion, make_plan, prepare_streams
 from silo.records import document_id
+from silo.text.sketch import Sketches
 from silo.text.tokenizer import ByteTokenizer
 from tests.conftest import build_from, record, words, write_jsonl
 
@@ -28,7 +29,7 @@ def _stream(tokens: int, domain: str = "d", document: int = 10) -> Stream:
     rows = np.zeros(len(starts), dtype=SEEN)
     for at in range(len(rows)):
         rows[at] = (at.to_bytes(16, "big"), bytes(16), 0)
-    return Stream(domain, np.arange(tokens, dtype=np.uint32), starts, rows)
+    return Stream(domain, np.arange(tokens, dtype=np.uint32), starts, rows, Sketches.of([]))
 
 
 @pytest.fixture

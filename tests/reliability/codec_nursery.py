@@ -14,11 +14,12 @@ from typing import NoReturn
 import numpy as np
 
 from silo.files import write_atomic, write_manifest
-from silo.lm.codec import _install
+from silo.lm.codec import _install, _Sampled
 from silo.lm.firewall import DOCUMENTS, WEIGHTS, seen_file, seen_rows
 from silo.lm.manifest import FORMAT, file_checksums, open_manifest
 from silo.records import document_id
 from silo.search.knn.codec import Codec, CodecSettings
+from silo.text.sketch import sketch
 from tests.reliability.disk import kill_at, watched
 
 ONE, TWO = document_id("s", "one"), document_id("s", "two")
@@ -41,7 +42,9 @@ def make_codec() -> Codec:
 
 def install(model: Path, codec: Codec) -> None:
     """What `silo lm codec` does in the end."""
-    _install(model, {**open_manifest(model), "codec_key": "final"}, codec, [(TWO, bytes(16))])
+    _install(
+        model, {**open_manifest(model), "codec_key": "final"}, codec, [_Sampled(TWO, bytes(16), sketch("some words"))]
+    )
 
 
 def main(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`silo lm train|import|codec|eval|verify`."""
+"""`silo lm train|import|codec|eval|verify|saw`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from silo.cli import show
-from silo.errors import SiloError
+from silo.errors import ExitStatus, SiloError
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -18,7 +18,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     _add_import(verbs.add_parser("import", parents=[common], help="bring a model along"))
     _add_codec(verbs.add_parser("codec", parents=[common], help="learn a model's quantiser from permitted text"))
     _add_eval(verbs.add_parser("eval", parents=[common], help="perplexity and bits per byte"))
-    _add_verify(verbs.add_parser("verify", parents=[common], help="what did this model see?"))
+    _add_verify(verbs.add_parser("verify", parents=[common], help="compare a model with its manifest and a corpus"))
+    _add_saw(verbs.add_parser("saw", parents=[common], help="did this text, or a near copy, shape the model?"))
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -184,8 +185,34 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from silo.lm.audit import verify_model
+    from silo.lm.audit import SAW_STATUS, verify_model
 
     audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
     show.facts(arguments.model, audit, as_json=arguments.json)
-    return 0 if not audit.get("violations") else 5
+    if audit.get("violations"):
+        return int(ExitStatus.REFUSED)
+    return int(SAW_STATUS[audit["answer"]]) if arguments.saw else 0
+
+
+def _add_saw(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model directory")
+    parser.add_argument("--file", metavar="FILE", help="text to ask about; - for standard input")
+    parser.add_argument("--document", metavar="ID", help="a document id to ask about")
+    parser.add_argument("--corpus", metavar="DIR", help="the corpus that has the text of the document")
+    parser.set_defaults(run=_saw)
+
+
+def _saw(arguments: argparse.Namespace) -> int:
+    from silo.corpus.corpus import Corpus
+    from silo.lm.audit import saw_document, saw_text
+
+    if bool(arguments.file) == bool(arguments.document):
+        raise SiloError("usage", "give either --file or --document", "see `silo lm saw --help`")
+    model = Path(arguments.model)
+    if arguments.file:
+        found = saw_text(model, show.read_text(arguments.file))
+    else:
+        corpus = Corpus.open(Path(arguments.corpus)) if arguments.corpus else None
+        found = saw_document(model, arguments.document, corpus=corpus)
+    show.facts(arguments.model, found.as_json(), as_json=arguments.json)
+    return int(found.status)

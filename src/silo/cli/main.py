@@ -15,7 +15,8 @@ from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
-6 something is not installed, 7 busy, 8 out of disk or memory, 130 interrupted. docs/errors.md lists all codes."""
+6 something is not installed, 7 busy, 8 out of disk or memory, 10 seen and 11 near copy seen (silo lm saw),
+130 interrupted. docs/errors.md lists all codes."""
 
 
 class _Parser(argparse.ArgumentParser):

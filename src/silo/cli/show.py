@@ -114,6 +114,20 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
         yield advance
 
 
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for -."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except FileNotFoundError:
+        raise SiloError("input-missing", f"there is no file {path}") from None
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{path}: {error.strerror}") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise SiloError("utf8-invalid", f"{path} is not UTF-8") from None
+
+
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """The option of commands that open a model."""
     parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")

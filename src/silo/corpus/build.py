@@ -6,6 +6,7 @@ often the build was killed on the way. It grows in `<out>.building/` and is rena
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -20,12 +21,12 @@ from silo.corpus.clean import clean_domain
 from silo.corpus.corpus import Corpus
 from silo.corpus.decontaminate import EvaluationText
 from silo.corpus.exact import ExactSummary, drop_repeats
-from silo.corpus.manifest import Reports, manifest_content, stage_times
+from silo.corpus.manifest import Reports, add_up, manifest_content, stage_times
 from silo.corpus.read import QUARANTINED, read_part
 from silo.corpus.runs import open_runs
-from silo.corpus.shards import directory_name, tokenise_shard
+from silo.corpus.shards import directory_name, read_lines, tokenise_shard
 from silo.corpus.workers import Memory, Task, TaskFunction, run_tasks, wait_for_orphans
-from silo.errors import SiloError
+from silo.errors import CODES, SiloError
 from silo.files import (
     MANIFEST,
     commit,
@@ -206,8 +207,7 @@ def _run_stages(job: _Build, key: str) -> dict[str, Any]:
     start = time.perf_counter()
     with job.time("read"):
         read = _read_parts(job)
-    if sum(report["read"] for report in read) == 0:
-        raise SiloError("input-empty", "the sources hold no record at all")
+    _require_readable(job, read)
     with job.time("evaluation"):
         evaluation_documents = _index_evaluation(job)
     with job.time("exact"):
@@ -248,6 +248,21 @@ def _read_parts(job: _Build) -> list[dict[str, Any]]:
         name = f"{number:06d}"
         tasks.append(Task(folder / f"{name}.json", (part, str(folder / name), job.recipe.limits), part.bytes))
     return job.run("read", read_part, tasks)
+
+
+def _require_readable(job: _Build, read: list[dict[str, Any]]) -> None:
+    """Refuse sources of which nothing can be read, and say what most of their records suffer from."""
+    records, codes = sum(report["read"] for report in read), add_up(report["codes"] for report in read)
+    if records == 0:
+        raise SiloError("input-empty", "the sources hold no record at all")
+    if codes.total() < records:
+        return
+    often = codes.most_common(3)
+    reasons = ", ".join(f"{code} ({count:,})" for code, count in often)
+    lines = (line for path in sorted(job.scratch.glob(f"read/*/{QUARANTINED}")) for line in read_lines(path))
+    first = next(item for item in map(json.loads, lines) if item["code"] == often[0][0])
+    what = f"none of {records:,} records can be read: {reasons}; for example {first['where']}: {first['message']}"
+    raise SiloError("input-empty", what[:600], CODES[often[0][0]].hint)
 
 
 def _index_evaluation(job: _Build) -> int:

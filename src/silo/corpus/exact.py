@@ -68,6 +68,8 @@ class _AllRuns:
         for number in range(slices):
             parts = [self._entries(at, key, number, slices) for at in range(len(self.runs))]
             entries = np.concatenate([np.empty(0, dtype=_ENTRY), *parts])
+            if not len(entries):
+                continue
             order = [entries["record"], *_halves(entries[other]), entries["tier"], *_halves(entries[key])]
             entries = entries[np.lexsort(order)]
             same = entries[key][1:] == entries[key][:-1]

@@ -48,8 +48,8 @@ def manifest_content(
 
 def _counts(reports: Reports, table: list[dict[str, Any]]) -> dict[str, Any]:
     """Read = accepted + rejected + quarantined, to the record."""
-    reasons = _add_up(report["reasons"] for report in reports.cleaned)
-    codes = _add_up(report["codes"] for report in reports.read)
+    reasons = add_up(report["reasons"] for report in reports.cleaned)
+    codes = add_up(report["codes"] for report in reports.read)
     counts = {
         "read": sum(report["read"] for report in reports.read),
         "accepted": sum(row["documents"] for row in table),
@@ -68,7 +68,8 @@ def _counts(reports: Reports, table: list[dict[str, Any]]) -> dict[str, Any]:
     return counts
 
 
-def _add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+def add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """The sum of several counts by name."""
     total: Counter[str] = Counter()
     for part in counts:
         total.update(part)

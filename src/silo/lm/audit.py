@@ -1,17 +1,53 @@
-"""`silo lm verify`: a model directory against its own checksums, and what it saw against a corpus."""
+"""`silo lm verify` and `silo lm saw`: a model directory against its own checksums, a corpus, a document or a text.
+
+A model saw a text if the hash of one it lists is the same (case and white space apart), a near copy if their sketches
+show enough runs of words in common. Only a list that is complete, and a text long enough for the sample, allow a no.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
-from silo.lm.firewall import Permit, find_overclaim, load_seen, what_it_shaped
+from silo.errors import ExitStatus, SiloError
+from silo.lm.firewall import (
+    DOCUMENTS,
+    Permit,
+    find_overclaim,
+    load_seen,
+    load_sketches,
+    parts_shaped,
+    what_it_shaped,
+)
 from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
 from silo.lm.tokenizer import model_origin
 from silo.records import Document
-from silo.text.normalise import text_hash
+from silo.text.normalise import normalise, text_hash
+from silo.text.sketch import Sketches, chance_to_miss
+
+Answer = Literal["seen", "near copy", "not seen", "unknown"]
+
+SAW_STATUS = {
+    "seen": ExitStatus.SEEN,
+    "near copy": ExitStatus.NEAR_COPY,
+    "not seen": ExitStatus.OK,
+    "unknown": ExitStatus.REFUSED,
+}
+"""How a command ends that was asked."""
+
+_NO_LIST = "the model does not say what it was trained on"
+
+_NEAR_SHARE = 0.1
+"""From this share of its runs on a text is a near copy; notices and headers make up less of a text of some pages."""
+_NEAR_CONTAINED, _NEAR_HITS = 0.5, 16
+"""Or if so much of a document is in it, shown by so many runs: an anthology holds a story."""
+_MISSED = 0.05
+"""A text that its sample would miss more often than this is too short for a no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +95,84 @@ def _find_violations(document: Document, mark: bytes, permit: Permit, opted_out:
     return problems
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Did a model see a text? `share` is the part of its 13-word runs that was found in what shaped the model."""
+
+    answer: Answer
+    shaped: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
+    share: float | None = None
+    reason: str = ""
+
+    @property
+    def status(self) -> ExitStatus:
+        """How a command ends that was asked this."""
+        return SAW_STATUS[self.answer]
+
+    def as_json(self) -> dict[str, Any]:
+        share = None if self.share is None else round(self.share, 3)
+        return {
+            "answer": self.answer,
+            "share": share,
+            "shaped": list(self.shaped),
+            "documents": list(self.documents),
+            "reason": self.reason,
+        }
+
+
+def saw_text(model: Path, text: str) -> Sighting:
+    """Did this text, or a near copy of it, shape the model?"""
+    text = normalise(text)
+    if not text:
+        raise SiloError("input-empty", "there is no text to ask about")
+    manifest = open_manifest(model)
+    if DOCUMENTS not in manifest["files"]:
+        return Sighting("unknown", reason=_NO_LIST)
+    rows = load_seen(model)
+    same = rows[rows["text"] == np.void(text_hash(text))]
+    if len(same):
+        return _sighting("seen", same, 1.0)
+    sketches = load_sketches(model)
+    overlap = sketches.find(text)
+    if overlap.share >= _NEAR_SHARE or (overlap.contained >= _NEAR_CONTAINED and overlap.hits >= _NEAR_HITS):
+        return _sighting("near copy", rows[rows["text"] == np.void(overlap.text)], overlap.share)
+    doubt = _find_doubt(manifest, rows, sketches, text)
+    return Sighting("unknown" if doubt else "not seen", share=overlap.share, reason=doubt)
+
+
+def _sighting(answer: Answer, rows: NDArray[np.void], share: float) -> Sighting:
+    return Sighting(answer, tuple(parts_shaped(rows)), tuple(row["id"].tobytes().hex() for row in rows), share)
+
+
+def _find_doubt(manifest: dict[str, Any], rows: NDArray[np.void], sketches: Sketches, text: str) -> str:
+    """Why a text that was not found may have been seen all the same."""
+    if "training" not in manifest:
+        return "nobody says what the weights were trained on: only what shaped the codec is listed"
+    if len(sketches.texts) < len({row["text"].tobytes() for row in rows}):
+        return "no exact copy was seen; the model has no sketches, in which near copies would show"
+    if chance_to_miss(text) > _MISSED:
+        return "no exact copy was seen; the text is too short to be noticed inside a longer one"
+    return ""
+
+
+def saw_document(model: Path, document_id: str, *, corpus: Corpus | None = None) -> Sighting:
+    """Did a document shape the model, under its id or, where a corpus has its text, under another?"""
+    if DOCUMENTS not in open_manifest(model)["files"]:
+        return Sighting("unknown", reason=_NO_LIST)
+    if shaped := what_it_shaped(model, document_id):
+        return Sighting("seen", tuple(shaped), (document_id,), 1.0)
+    for document in corpus.documents() if corpus else ():
+        if document.id == document_id:
+            return saw_text(model, document.text)
+    return Sighting("unknown", reason="no document of this id is listed; its text may be, under another: ask with it")
+
+
 def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:
-    """What `silo lm verify` prints; `violations` is empty if nothing speaks against the model."""
+    """What `silo lm verify` prints; `violations` is empty if nothing speaks against the model.
+
+    With `saw`, the answer of `saw_document` is part of it.
+    """
     manifest = open_manifest(model)
     verify_files(model, manifest)
     training, origin = manifest.get("training", {}), model_origin(model, manifest)
@@ -72,9 +184,10 @@ def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = No
         "tokenizer": origin.provenance,
         "tiers": training.get("tiers", []),
     }
+    opened = Corpus.open(Path(corpus)) if corpus else None
     if saw:
-        report |= {"document": saw, "shaped": what_it_shaped(model, saw)}
-    if corpus:
-        result = audit(model, Corpus.open(Path(corpus)), Permit.for_codec(manifest))
+        report |= {"document": saw, **saw_document(model, saw, corpus=opened).as_json()}
+    if opened:
+        result = audit(model, opened, Permit.for_codec(manifest))
         report |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
     return report

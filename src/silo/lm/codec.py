@@ -7,7 +7,7 @@ which of them shaped the codec. The directory is replaced whole: until then the 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from silo.lm.firewall import (
     CODEC,
     DOCUMENTS,
     SEEN,
+    SKETCHES,
     Permit,
     checked_documents,
     load_seen,
+    load_sketches,
     merge_seen,
     permitted_shards,
     seen_file,
@@ -42,9 +44,20 @@ from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.text.normalise import text_hash
+from silo.text.sketch import Sketches, sketch
 from silo.text.tokenizer import Ids
+from silo.text.words import Hashes
 
 _KEYS_PER_DOCUMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A document that shapes a codec: its id, and the hash and the sketch of its text."""
+
+    id: str
+    text: bytes
+    sketch: Hashes
 
 
 def learn_codec(
@@ -79,7 +92,7 @@ def learn_codec(
 
 def _sample_keys(
     encoder: DocumentEncoder, corpus: Corpus, permit: Permit, wanted: int, advance: Advance
-) -> tuple[Keys, list[tuple[str, bytes]]]:
+) -> tuple[Keys, list[_Sampled]]:
     """Keys from all domains in proportion to their size; at most a few hundred per document."""
     shards = permitted_shards(corpus, permit)
     sizes = {item["stem"]: item["tokens"] for item in corpus.manifest["shards"]}
@@ -87,7 +100,7 @@ def _sample_keys(
     opted_out = corpus.opted_out()
     rng = np.random.default_rng(0)
     samples: list[Keys] = []
-    seen: list[tuple[str, bytes]] = []
+    seen: list[_Sampled] = []
     count = 0
     for shard in shards:
         room = -(-wanted * sizes[shard.stem] // total)
@@ -98,7 +111,7 @@ def _sample_keys(
                 continue
             keys = _document_keys(encoder, document.text, min(room, _KEYS_PER_DOCUMENT), rng)
             samples.append(keys)
-            seen.append((document.id, text_hash(document.text)))
+            seen.append(_Sampled(document.id, text_hash(document.text), sketch(document.text)))
             room -= len(keys)
             count += len(keys)
             advance("encode", min(count, wanted), wanted)
@@ -116,7 +129,7 @@ def _document_keys(encoder: DocumentEncoder, text: str, most: int, rng: np.rando
     return keys[chosen]
 
 
-def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
+def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[_Sampled]) -> None:
     """Replace the model directory by one that has the codec; killed at any instant, either of the two is there."""
     fresh = growing_place(root)
     if fresh.is_dir():
@@ -129,15 +142,24 @@ def _install(root: Path, manifest: dict[str, Any], codec: Codec, seen: list[tupl
             replace_model(root)
 
 
-def _fill(root: Path, fresh: Path, manifest: dict[str, Any], codec: Codec, seen: list[tuple[str, bytes]]) -> None:
+def _fill(root: Path, fresh: Path, manifest: dict[str, Any], codec: Codec, seen: list[_Sampled]) -> None:
     """Write the model with its codec into an empty directory, durably, the manifest last."""
     left_out = shutil.ignore_patterns(CODEC_FOLDER, MANIFEST)
     shutil.copytree(root, fresh, ignore=left_out, dirs_exist_ok=True)
     codec.save(fresh / CODEC_FOLDER)
-    documents = load_seen(root) if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
-    documents = documents.copy()
-    documents["shaped"] &= ~np.uint8(CODEC)
-    write_atomic(fresh / DOCUMENTS, seen_file(merge_seen(documents, seen_rows(seen, CODEC))))
+    _note_documents(root, fresh, seen)
     sync_tree(fresh)
     rest = {key: value for key, value in manifest.items() if key not in ("fingerprint", "files")}
     write_manifest(fresh, {**rest, "files": file_checksums(fresh), "codec": codec.fingerprint})
+
+
+def _note_documents(root: Path, fresh: Path, seen: list[_Sampled]) -> None:
+    """The list of documents with those that shaped this codec in place of those that shaped an earlier one."""
+    documents = load_seen(root).copy() if (root / DOCUMENTS).exists() else np.empty(0, dtype=SEEN)
+    documents["shaped"] &= ~np.uint8(CODEC)
+    rows = merge_seen(documents, seen_rows(((item.id, item.text) for item in seen), CODEC))
+    rows = rows[rows["shaped"] != 0]
+    marks = {row["text"].tobytes() for row in rows}
+    sketched = [*load_sketches(root).items(), *((item.text, item.sketch) for item in seen)]
+    write_atomic(fresh / DOCUMENTS, seen_file(rows))
+    write_atomic(fresh / SKETCHES, Sketches.of(item for item in sketched if item[0] in marks).as_bytes())

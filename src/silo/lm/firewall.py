@@ -1,7 +1,8 @@
 """The training firewall: which documents may shape a model, a check of each of them, and the list of those that did.
 
 `documents.npy` in a model directory holds one `SEEN` row per document, sorted by id: what shaped the tokenizer, the
-weights or the codec can be asked for by document id, and compared with a corpus.
+weights or the codec can be asked for by document id, and compared with a corpus. `sketches.npz` holds a sketch of each
+of their texts, so that near copies can be found too; models made before there were sketches have none.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from silo.files import MANIFEST
 from silo.lm.manifest import open_manifest
 from silo.records import Document, Evidence, Right, Rights, Tier
 from silo.rights import resolve
+from silo.text.sketch import Sketches
 
 SEEN = np.dtype([("id", "V16"), ("text", "V16"), ("shaped", "u1")])
 TOKENIZER, WEIGHTS, CODEC = 1, 2, 4
 SHAPED = {"tokenizer": TOKENIZER, "weights": WEIGHTS, "codec": CODEC}
 
-DOCUMENTS = "documents.npy"
+DOCUMENTS, SKETCHES = "documents.npy", "sketches.npz"
 
 PERMITTED = (Tier.pd, Tier.sw, Tier.by)
 """The tiers that may train a model."""
@@ -158,30 +160,54 @@ def seen_file(rows: NDArray[np.void]) -> bytes:
 
 def load_seen(model: Path) -> NDArray[np.void]:
     """The rows of a model directory, which must be those its manifest names; a model of others has none."""
-    path = model / DOCUMENTS
-    expected = open_manifest(model)["files"].get(DOCUMENTS, "") if (model / MANIFEST).exists() else None
-    if not path.exists() and not expected:
+    data = _read_listed(model, DOCUMENTS)
+    if data is None:
         raise SiloError("model-unknown-data", f"{model} does not say what it was trained on")
     try:
-        data = path.read_bytes()
         rows: NDArray[np.void] = np.load(io.BytesIO(data), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        raise SiloError("model-damaged", f"{path} cannot be read") from None
+    except (ValueError, EOFError):
+        raise SiloError("model-damaged", f"{model / DOCUMENTS} cannot be read") from None
     if rows.dtype != SEEN:
-        raise SiloError("model-damaged", f"{path} is not a list of documents")
-    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
-        raise SiloError("model-damaged", f"{path} differs from the manifest")
+        raise SiloError("model-damaged", f"{model / DOCUMENTS} is not a list of documents")
     return rows
 
 
+def load_sketches(model: Path) -> Sketches:
+    """The sketches of a model directory, none if it was made before there were any."""
+    data = _read_listed(model, SKETCHES)
+    try:
+        return Sketches.of([]) if data is None else Sketches.from_bytes(data)
+    except ValueError as error:
+        raise SiloError("model-damaged", f"{model / SKETCHES}: {error}") from None
+
+
+def _read_listed(model: Path, name: str) -> bytes | None:
+    """A file that must be what the manifest says, if there is one; None if neither it nor the file is there."""
+    expected = open_manifest(model)["files"].get(name, "") if (model / MANIFEST).exists() else None
+    if not (model / name).exists() and not expected:
+        return None
+    try:
+        data = (model / name).read_bytes()
+    except OSError:
+        raise SiloError("model-damaged", f"{model / name} cannot be read") from None
+    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+        raise SiloError("model-damaged", f"{model / name} differs from the manifest")
+    return data
+
+
 def what_it_shaped(model: Path, document_id: str) -> list[str]:
-    """Did this model see it? The parts that a document shaped, none if it was not seen."""
+    """Which parts a document of this id shaped, none if the model does not list it."""
     try:
         mark = bytes.fromhex(document_id)
     except ValueError:
-        raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}") from None
+        mark = b""
     if len(mark) != 16:
         raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}")
     rows = load_seen(model)
-    matches = rows[rows["id"] == np.void(mark)]
-    return [name for name, bit in SHAPED.items() if any(int(row["shaped"]) & bit for row in matches)]
+    return parts_shaped(rows[rows["id"] == np.void(mark)])
+
+
+def parts_shaped(rows: NDArray[np.void]) -> list[str]:
+    """The parts of a model that any of some documents shaped."""
+    shaped = int(np.bitwise_or.reduce(rows["shaped"])) if len(rows) else 0
+    return [name for name, bit in SHAPED.items() if shaped & bit]

@@ -71,6 +71,11 @@ def growing_place(root: Path) -> Path:
     return root.with_name(root.name + _GROWING)
 
 
+def is_in_between(root: Path) -> bool:
+    """True for what is only there while a model is replaced."""
+    return root.name.endswith((_GROWING, _REPLACED))
+
+
 def replace_model(root: Path) -> None:
     """Put the directory that has grown beside a model in its place; it is whole and durable."""
     replaced = root.with_name(root.name + _REPLACED)

@@ -22,12 +22,23 @@ from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
 from silo.files import MANIFEST, file_sha256, write_atomic, write_json
-from silo.lm.firewall import DOCUMENTS, SEEN, TOKENIZER, Permit, checked_documents, load_seen, permitted_shards
+from silo.lm.firewall import (
+    DOCUMENTS,
+    SEEN,
+    TOKENIZER,
+    Permit,
+    checked_documents,
+    load_seen,
+    load_sketches,
+    permitted_shards,
+)
 from silo.lm.manifest import open_manifest
 from silo.progress import Advance
 from silo.recipe import MIB
 from silo.records import Document
 from silo.text.normalise import text_hash
+from silo.text.sketch import Sketches, sketch
+from silo.text.words import Hashes
 
 BEGIN = "<|endoftext|>"
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -36,6 +47,7 @@ SMALLEST = 257
 
 Provenance = Literal["learned here", "bytes", "stated", "unknown"]
 
+_NO_SKETCHES = Sketches.of([])
 _LONGEST_TOKEN = 32
 _MOST_MARKS = 16
 """Marks that a tokenizer of bytes may add; more could be words."""
@@ -44,12 +56,13 @@ _PIECE_CHARS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class TrainedTokenizer:
-    """A tokenizer's folder, how many ids it has, and (id, text hash) of every document that shaped it."""
+    """A tokenizer's folder, how many ids it has, and (id, text hash) and sketch of every document that shaped it."""
 
     root: Path
     vocabulary: int
     text_bytes: int
     documents: tuple[tuple[str, bytes], ...]
+    sketches: Sketches
 
 
 def train_tokenizer(
@@ -82,7 +95,8 @@ def train_tokenizer(
     if not sample.documents:
         raise SiloError("input-empty", f"{corpus.root} has no document a tokenizer may learn from")
     save_tokenizer(tokenizer, out, BEGIN)
-    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.text_bytes, tuple(sample.documents))
+    sketches = Sketches.of(sample.sketched)
+    return TrainedTokenizer(out, tokenizer.get_vocab_size(), sample.text_bytes, tuple(sample.documents), sketches)
 
 
 def _empty_tokenizer(model: Any) -> Tokenizer:
@@ -101,6 +115,7 @@ class _Sample:
 
     def __init__(self, corpus: Corpus, permit: Permit, max_bytes: int, advance: Advance) -> None:
         self.documents: list[tuple[str, bytes]] = []
+        self.sketched: list[tuple[bytes, Hashes]] = []
         self.text_bytes = 0
         self._permit = permit
         self._opted_out = corpus.opted_out()
@@ -129,7 +144,9 @@ class _Sample:
             yield from (text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS))
 
     def _note(self, document: Document, size: int) -> None:
-        self.documents.append((document.id, text_hash(document.text)))
+        mark = text_hash(document.text)
+        self.documents.append((document.id, mark))
+        self.sketched.append((mark, sketch(document.text)))
         self.text_bytes += size
         self._advance("tokenizer", min(self.text_bytes, self._total), self._total)
 
@@ -174,6 +191,7 @@ class TokenizerOrigin:
 
     provenance: Provenance
     documents: NDArray[np.void]
+    sketches: Sketches = _NO_SKETCHES
     tiers: tuple[str, ...] = ()
     statement: str = ""
 
@@ -214,7 +232,8 @@ def model_origin(model: Path, manifest: Mapping[str, Any]) -> TokenizerOrigin:
     if len(rows):
         recipe = training.get("recipe", {})
         tiers = stated.get("tiers") or recipe.get("tokenizer_tiers") or training.get("tiers", ())
-        return TokenizerOrigin("learned here", rows, tuple(tiers))
+        marks = {row["text"].tobytes() for row in rows}
+        return TokenizerOrigin("learned here", rows, load_sketches(model).select(marks), tuple(tiers))
     if stated.get("provenance") in ("bytes", "stated"):
         return TokenizerOrigin(stated["provenance"], rows, statement=str(stated.get("statement", "")))
     known = (model / FILE).is_file() and _is_bytes(model / FILE)

@@ -21,7 +21,9 @@ from silo.lm.firewall import SEEN, Permit, checked_documents, permitted_shards
 from silo.progress import Advance
 from silo.records import Document
 from silo.text.normalise import text_hash
+from silo.text.sketch import Sketches, sketch
 from silo.text.tokenizer import Ids, Tokenizer, load_tokenizer, token_dtype
+from silo.text.words import Hashes
 
 _BATCH_CHARS = 1 << 20
 
@@ -30,13 +32,14 @@ _BATCH_CHARS = 1 << 20
 class Stream:
     """The tokens of one domain, and where each of its documents begins.
 
-    On disk: `<name>.tokens`, `<name>.starts.npy` (u64) and `<name>.documents.npy` (rows of `SEEN`).
+    On disk: `<name>.tokens`, `<name>.starts.npy` (u64), `<name>.documents.npy` (rows of `SEEN`), `<name>.sketches.npz`.
     """
 
     domain: str
     tokens: NDArray[np.unsignedinteger[Any]]
     starts: NDArray[np.uint64]
     documents: NDArray[np.void]
+    sketches: Sketches
 
     def sequences(self, length: int) -> int:
         """How many sequences of inputs and targets it holds."""
@@ -108,6 +111,7 @@ class _StreamWriter:
 
     def __init__(self, stem: Path, tokenizer: Tokenizer) -> None:
         self.seen: list[tuple[str, bytes]] = []
+        self._sketched: list[tuple[bytes, Hashes]] = []
         self.offset = 0
         self._stem = stem
         self._tokenizer = tokenizer
@@ -129,7 +133,9 @@ class _StreamWriter:
 
     def add(self, document: Document, known: NDArray[Any] | None) -> None:
         """Append one document, by its known tokens (the beginning-of-text token among them) or by its text."""
-        self.seen.append((document.id, text_hash(document.text)))
+        mark = text_hash(document.text)
+        self.seen.append((document.id, mark))
+        self._sketched.append((mark, sketch(document.text)))
         if known is not None:
             self._append(known)
             return
@@ -155,13 +161,15 @@ class _StreamWriter:
         for at, (name, mark) in enumerate(self.seen):
             rows[at] = (bytes.fromhex(name), mark, 0)
         np.save(self._stem.with_suffix(".documents.npy"), rows, allow_pickle=False)
+        self._stem.with_suffix(".sketches.npz").write_bytes(Sketches.of(self._sketched).as_bytes())
 
 
 def _open_stream(stem: Path, domain: str, dtype: np.dtype[Any]) -> Stream:
     path = stem.with_suffix(".tokens")
     tokens = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
     starts, documents = (np.load(stem.with_suffix(f".{name}.npy")) for name in ("starts", "documents"))
-    return Stream(domain, tokens, starts, documents)
+    sketches = Sketches.from_bytes(stem.with_suffix(".sketches.npz").read_bytes())
+    return Stream(domain, tokens, starts, documents, sketches)
 
 
 @dataclass(frozen=True, slots=True)

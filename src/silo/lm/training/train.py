@@ -22,7 +22,7 @@ from silo.corpus.corpus import Corpus
 from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
-from silo.lm.firewall import DOCUMENTS, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
+from silo.lm.firewall import DOCUMENTS, SKETCHES, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
@@ -37,10 +37,11 @@ from silo.progress import Advance
 from silo.recipe import TrainRecipe
 from silo.records import Tier
 from silo.sources.reader.plan import expand
+from silo.text.sketch import Sketches
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import load_tokenizer
 
-_FORMAT = "silo-training-1"
+_FORMAT = "silo-training-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,11 @@ def _find_or_learn_tokenizer(job: _Job, base: Path) -> tuple[Path, TokenizerOrig
                 advance=job.advance,
                 reference=job.permit.reference and Tier.restricted in tiers,
             )
+            (folder / SKETCHES).write_bytes(trained.sketches.as_bytes())
             np.save(folder / DOCUMENTS, seen_rows(trained.documents, TOKENIZER), allow_pickle=False)
-    return folder / "tokenizer.json", TokenizerOrigin("learned here", np.load(folder / DOCUMENTS), tuple(tiers))
+    sketches = Sketches.from_bytes((folder / SKETCHES).read_bytes())
+    origin = TokenizerOrigin("learned here", np.load(folder / DOCUMENTS), sketches, tuple(tiers))
+    return folder / "tokenizer.json", origin
 
 
 def _permitted_origin(job: _Job, origin: TokenizerOrigin) -> TokenizerOrigin:
@@ -339,6 +343,7 @@ class _Run:
         title = f"{job.out.name}: {parameter_count(network) / 1e6:.1f}M parameters"
         extra = {
             DOCUMENTS: seen_file(seen),
+            SKETCHES: self._sketches(seen).as_bytes(),
             "curve.json": curve_json(state),
             "curve.png": curve_png(state, title),
         }
@@ -350,6 +355,12 @@ class _Run:
         shape = self.job.shape
         visited = self.data.plan.visited_documents(self.data.streams, steps * shape.per_step, shape.length)
         return merge_seen(seen_rows(visited, WEIGHTS), self.data.origin.documents)
+
+    def _sketches(self, seen: NDArray[np.void]) -> Sketches:
+        """The sketches of all texts that shaped the model."""
+        marks = {row["text"].tobytes() for row in seen}
+        sources = [self.data.origin.sketches, *(stream.sketches for stream in self.data.streams.values())]
+        return Sketches.of(item for source in sources for item in source.items() if item[0] in marks)
 
 
 def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
