@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, demo, doctor, lm, predict, receipt, store
+from silo.cli import corpus, demo, doctor, lm, predict, receipt, show, store
 from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
@@ -73,11 +73,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _complain(error: SiloError, given: list[str]) -> int:
     if "--debug" in given:
-        traceback.print_exc()
+        print(show.visible(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
     if "--json" in given:
         print(json.dumps({"error": error.as_json()}))
-    message = " ".join(str(error).splitlines())
-    print(f"error: {message}\nhint: {error.hint}", file=sys.stderr)
+    message, hint = (" ".join(text.splitlines()) for text in (str(error), error.hint))
+    show.say(f"error: {message}")
+    show.say(f"hint: {hint}")
     return int(error.status)
 
 
