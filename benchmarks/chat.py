@@ -176,11 +176,14 @@ def page(result: dict[str, Any]) -> str:
     ]
     domains, often = list(result["domains"]), list(RICS)[-1]
     for domain, found in result["domains"].items():
-        before, after = (found[name]["perplexity"] for name in (control(often), often))
+        plain, shortened, after = (found[name]["perplexity"] for name in ("lm", control(often), often))
+        low, high = found[often]["interval"]
         lines.append(
-            f"- {domain}: passages every 32 tokens take it from {before:.1f} to {after:.1f}, other context being equal."
+            f"- {domain}: the plain model has {plain:.1f}, with passages every 32 tokens {after:.1f} "
+            f"({found[often]['ratio']:.2f} times, {low:.2f} to {high:.2f}). Passages take room from the text: "
+            f"with that room left empty the model has {shortened:.1f}."
         )
-    lines.append("")
+    lines += ["", "The stores were not decontaminated against the test text; mail is one mailbox split by message.", ""]
     lines += [f"| method | {' | '.join(domains)} |", "|---" * (len(domains) + 1) + "|"]
     for name in result["domains"][domains[0]]:
         cells = [cell(result["domains"][domain][name]) for domain in domains]

@@ -5,6 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+CAVEATS = """These numbers do not show what a language model gains from a store of other text:
+
+- The stores were not decontaminated against the test text. Enron is one mailbox split by message: 36 % of the scored
+  tokens lie in mails of which more than a fifth is stored verbatim. Perplexity is 1.6 there, and 73 on mails without a
+  copy.
+- A plain n-gram model of the stored text, without any language model, reaches 22 on clinical notes, 12 on Enron and 105
+  on film reviews.
+- `reference` had seen 4 to 15 times less of each of these domains than the store holds. That a store beats it does not
+  show that a store beats training.
+- `pdsw` is a weak start. `pd`, of the same size and with as many tokens, has 0.75, 0.88 and 0.68 times its perplexity
+  on validation text of these domains ([models.md](models.md)).
+
+The figures of the first three points come from a review of this run; no script here makes them yet. Missing: stores
+without near copies of test documents, mail split by thread or time, and rows for an n-gram model alone and for a model
+trained on as much of the domain as the store holds. A decontaminated evaluation is to come. Until then the table says
+what retrieval finds where text repeats.
+"""
+
 
 def page(result: dict[str, Any]) -> str:
     """Perplexity on test text, one row per method."""
@@ -13,8 +31,10 @@ def page(result: dict[str, Any]) -> str:
         "# Methods on restricted text",
         "",
         f"Model `{result['model']}` (trained on permitted text only), one store per domain with its train text;",
-        "settings from validation text, test text scored once. `reference`: the same size, trained on everything. Gap",
-        "closed = (lm - method) / (lm - reference). Made by `benchmarks/methods.py`.",
+        "settings from validation text, test text scored once. `reference`: the same size, trained on everything.",
+        "Made by `benchmarks/methods.py`.",
+        "",
+        *CAVEATS.splitlines(),
         "",
         "| method | "
         + " | ".join(f"{name} ({item['store_tokens']:,} tokens)" for name, item in domains.items())
@@ -43,10 +63,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def _cell(test: dict[str, Any], method: str) -> str:
-    value, base, goal = (test[name]["perplexity"] for name in (method, "lm", "reference"))
-    compares = method not in ("lm", "reference") and "first" not in method and base > goal
-    closed = f", gap closed {(base - value) / (base - goal):.0%}" if compares else ""
-    return f"{value:.1f} ({test[method]['bits_per_byte']:.3f} bpb{closed})"
+    return f"{test[method]['perplexity']:.1f} ({test[method]['bits_per_byte']:.3f} bpb)"
 
 
 def _tuned(report: dict[str, Any]) -> str:

@@ -176,6 +176,14 @@ def _anchors(page: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
+def test_every_threat_names_tests_and_files_that_exist() -> None:
+    named = re.findall(r"`((?:tests|src)/[^`]+)`", (ROOT / "docs" / "threats.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    for file, _, test in (name.partition("::") for name in named):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in source, f"{file}::{test}"
+
+
 def test_the_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo" in text

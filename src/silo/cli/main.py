@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _complain(error: SiloError, given: list[str]) -> int:
     if "--debug" in given:
-        traceback.print_exc()
+        print(show.visible(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
     if "--json" in given:
         print(json.dumps({"error": error.as_json()}))
     return show.complain(error)

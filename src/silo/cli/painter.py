@@ -12,6 +12,7 @@ from silo.inference.answer import Answer
 from silo.inference.generate import Step
 
 _PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red", "bright_green", "bright_magenta", "bright_cyan")
+_KEPT = "\n\t"
 _SHOWN = 10
 _LEAST = 0.001
 """A document gets a row of its own if its share is at least this, and if it is among the first few."""
@@ -26,11 +27,11 @@ class Painter:
 
     def prompt(self, text: str) -> None:
         """The beginning, which nobody is credited for."""
-        self._console.print(Text(text, style="bold"), end="")
+        self._console.print(Text(show.visible(text, keep=_KEPT), style="bold"), end="")
 
     def step(self, step: Step) -> None:
         """One token."""
-        self._console.print(Text(step.text, style=self._style(step)), end="")
+        self._console.print(Text(show.visible(step.text, keep=_KEPT), style=self._style(step)), end="")
         sys.stdout.flush()
 
     def _style(self, step: Step) -> str:
@@ -64,7 +65,7 @@ class Painter:
         ]
         show.table(f"ended by {answer.finish_reason}", ("document", "owner", "licence", "share"), rows)
         for notice in answer.notices:
-            self._console.print(f"- {notice}", markup=False)
+            self._console.print(Text(show.visible(f"- {notice}")))
         near = [
             [step.text, item.left, item.continuation, item.document]
             for step in answer.tokens

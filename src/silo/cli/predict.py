@@ -119,7 +119,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
     parser.add_argument("--seed", type=int, metavar="S")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
-    parser.add_argument("--guard", type=int, metavar="N", help="repeat at most N tokens in a row, or the quote right")
+    guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
+    parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
     parser.set_defaults(run=_generate)

@@ -1,4 +1,8 @@
-"""What all commands share: tables on stdout, progress bars on stderr (on a terminal only), paths from options."""
+"""What all commands share: tables on stdout, progress bars on stderr (on a terminal only), paths from options.
+
+Ids, owners, titles, messages and text come from data that anybody may have written. Whatever is shown passes through
+`visible`, so that none of it can command a terminal, forge a line or turn the order of letters round.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +20,32 @@ from typing import Any
 from silo.errors import SiloError
 from silo.progress import Advance
 
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: commands to a terminal
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufeff\uffa0"  # nothing is seen of them
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, line separators, bidirectional overrides and isolates
+    "\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # annotations, tags
+    "\ud800-\udfff]"  # halves of a character, which no output can encode
+)
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """Data as it may be shown: control, invisible and direction characters as escapes such as `\\x1b` and `\\u202e`.
+
+    `keep` are those that may stay: a newline and a tab where text is shown as text.
+    """
+    return _INVISIBLE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
-    print(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False))
+    """One JSON value on stdout; what `visible` would change is written as the escapes of JSON, which are exact."""
+    text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False)
+    print(_INVISIBLE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text))
 
 
 def facts(title: str, values: Mapping[str, Any], *, as_json: bool) -> None:
@@ -38,11 +65,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     made = Table(header_style="bold")
     for at, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
-        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(_cell(value)) for value in row))
+        made.add_row(*(Text(visible(_cell(value))) for value in row))
     console = Console() if sys.stdout.isatty() else Console(width=140)
-    console.print(Text(title, style="bold"), made)
+    console.print(Text(visible(title), style="bold"), made)
 
 
 def _cell(value: Any) -> str:
@@ -58,7 +85,7 @@ def _cell(value: Any) -> str:
 def say(message: str, *, quiet: bool = False) -> None:
     """A line of talk on stderr."""
     if not quiet:
-        print(message, file=sys.stderr)
+        print(visible(message), file=sys.stderr)
 
 
 def complain(error: SiloError) -> int:
@@ -96,7 +123,7 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description:<12}"),
+        TextColumn("{task.description:<12}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
@@ -108,7 +135,7 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
 
         def advance(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=max(total, 1))
+                tasks[stage] = bars.add_task(visible(stage), total=max(total, 1))
             bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
 
         yield advance
