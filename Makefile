@@ -52,8 +52,9 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/generate.py --store build/methods/pdsw-clinical_notes-1000000 --large
 
-reliability: setup ## kill builds and stores over and over, break disks, flip bytes, and compare
-	SILO_KILLS=60 SILO_STORE_KILLS=200 SILO_HISTORIES=200 SILO_FLIPS=1 $(BIN)/pytest tests/reliability -n 2 -rP
+reliability: setup ## kill builds and stores over and over, cut the power, break disks, flip bytes, fuzz parsers, and compare
+	SILO_KILLS=60 SILO_STORE_KILLS=200 SILO_HISTORIES=200 SILO_FLIPS=1 SILO_POWER_CUTS=1200 SILO_FUZZ=100000 \
+		$(BIN)/pytest tests/reliability -n 2 -rP
 
 models: setup ## train the four models of the paper's comparison (about three hours, resumes) and write their table
 	$(BIN)/python benchmarks/models.py

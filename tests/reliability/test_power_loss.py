@@ -125,6 +125,7 @@ HARMLESS = "sync_directory < manifest.remove_buckets < write.apply_change < add.
 """After an add, an old bucket file that comes back is only in the way, and goes at the next opening."""
 
 
+@pytest.mark.skipif(CUTS < 200, reason="takes minutes; make reliability runs it")
 def test_every_fsync_is_needed(tmp_path: Path, twins: dict[tuple[str, ...], dict[str, bytes]]) -> None:
     """Planted bugs: each fsync in turn is left out, and some power cut shows it."""
     missed, planted = [], 0

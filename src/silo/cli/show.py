@@ -90,8 +90,8 @@ def say(message: str, *, quiet: bool = False) -> None:
 
 def complain(error: SiloError) -> int:
     """The two lines of an error on stderr; gives its exit status."""
-    message = " ".join(str(error).splitlines())
-    print(f"error: {message}\nhint: {error.hint}", file=sys.stderr)
+    for line in (f"error: {error}", f"hint: {error.hint}"):
+        say(" ".join(line.splitlines()))
     return int(error.status)
 
 
