@@ -132,7 +132,13 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
 def model_of(path: Path) -> Path | None:
     """Where the model of a store was when it was made."""
     file = StorePaths(path).model_place
-    return Path(read_json(file)["model"]) if file.exists() else None
+    if not file.exists():
+        return None
+    try:
+        return Path(read_json(file)["model"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        hint = "remove it, and say with --model where the model is: the file is a convenience"
+        raise SiloError("store-damaged", f"{file} is not as it was written", hint) from None
 
 
 def list_models(

@@ -201,3 +201,12 @@ def test_an_erasure_whose_checks_failed_says_so(
         assert main(["store", "erase", str(tmp_path / "s"), "--document", "d2"]) == 4
         assert "failed: readers-drained [check-failed]" in capsys.readouterr().err
     store.close()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"model": 5}', '"x"', "{" * 9, "\udcff", "[" * 100_000])
+def test_a_damaged_store_json_is_told(tmp_path: Path, run: Any, content: str) -> None:
+    small_store(tmp_path / "s").close()
+    (tmp_path / "s" / "store.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert run("store", "digest", str(tmp_path / "s"), status=4)["error"]["code"] == "store-damaged"
+    (tmp_path / "s" / "store.json").unlink()
+    assert run("store", "digest", str(tmp_path / "s"))["digest"]

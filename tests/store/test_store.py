@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.records import Document
+from silo.records import Document, Evidence, Tier
 from silo.search.knn.index import KnnIndex, NearestRows
 from silo.store.bucket import MAGIC, Bucket
 from silo.store.erasure.receipt import check_receipt, proves, read_receipt
@@ -123,6 +123,43 @@ def test_a_document_without_the_store_right_is_refused_with_the_reason(tmp_path:
 def test_another_text_under_a_stored_id_is_refused(store: Store) -> None:
     done = store.add([document("d1", "quite another text", owner="owner1", domain="domain1")])
     assert done.reasons == {"other-record": 1}
+    assert done.refusals[0].detail == "stored under this id with another text: erase that first"
+    done = store.add([replace(DOCUMENTS[1], owner="somebody", license="MIT")])
+    assert done.refusals[0].detail == "stored under this id with another license and owner: erase that first"
+
+
+def test_the_same_record_from_a_renamed_file_is_told_from_another_one(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    first = replace(DOCUMENTS[1], evidence=(Evidence("MIT", "old.jsonl:1", "field", 1.0, Tier.sw, "MIT"),))
+    renamed = replace(first, evidence=(Evidence("MIT", "new.jsonl:1", "field", 1.0, Tier.sw, "MIT"),))
+    together = store.add([first, first, renamed])
+    assert (together.added, together.unchanged, together.reasons) == (1, 1, {"other-evidence": 1})
+    before = tree(store.root / "data")
+    done = store.add([renamed])
+    assert (done.read, done.unchanged, done.refused, done.reasons) == (1, 0, 1, {"other-evidence": 1})
+    assert "evidence" in done.refusals[0].detail and "text" not in done.refusals[0].detail
+    assert tree(store.root / "data") == before
+    assert store.add([first]).unchanged == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "zz", "d1", "0" * 31, "A" * 32, "0" * 30 + " 0", "../" + "0" * 29])
+def test_a_malformed_id_is_refused_before_anything_is_written(store: Store, wrong: str) -> None:
+    before = tree(store.root)
+    with pytest.raises(SiloError) as caught:
+        store.add([document("new", "A new text about rhubarb."), replace(DOCUMENTS[0], id=wrong)])
+    assert caught.value.code == "field-type"
+    assert tree(store.root) == before
+
+
+def test_more_licences_than_a_bucket_can_number_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silo.store.add._MOST_LICENCES", 3)
+    store = small_store(tmp_path / "s")
+    licensed = [replace(document(f"d{n}", f"text {n}"), license=f"LicenseRef-{n}") for n in range(5)]
+    done = store.add(licensed)
+    assert (done.added, done.reasons) == (3, {"too-many-licences": 2})
+    again = store.add([licensed[4], replace(document("d9", "text 9"), license="LicenseRef-1")])
+    assert (again.added, again.refused) == (1, 1)
+    assert store.verify().problems == ()
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,14 @@ and what is in the store already is skipped.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from silo.errors import SiloError
 from silo.files import canonical_json
 from silo.progress import Advance
 from silo.records import Document
@@ -25,6 +29,11 @@ from silo.store.write import BucketBuilder, Change, Spool, apply_change
 from silo.text.normalise import text_hash
 
 _LISTED = 1000
+_ID = re.compile(r"[0-9a-f]{32}")
+_MOST_LICENCES = 1 << 16
+"""Different licences of a store, so that the numbers of those in any of its buckets fit the column (u16)."""
+_EVIDENCE = frozenset({"evidence", "conflicts"})
+_MARK_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,9 @@ def add_documents(
 
 
 def _set_aside(document: Document, admission: _Admission, spool: Spool, done: Added) -> None:
+    if not _ID.fullmatch(document.id):
+        message = f"{document.id[:80]!r} is not the id of a document, which has 32 digits of 0 to f"
+        raise SiloError("field-type", message, "make it with silo.records.document_id(source, external_id)")
     done.read += 1
     reason, detail = admission.reason_against(document)
     if not reason:
@@ -105,6 +117,7 @@ class _Admission:
         self._prefixes = sorted(self._buckets)
         self._suppression = suppression
         self._coming: dict[bytes, bytes] = {}
+        self._licences = {name for bucket in buckets for name in bucket.names["license"]}
 
     def reason_against(self, document: Document) -> tuple[str, str]:
         """The reason to leave a document out and a detail; ("", "") to take it, ("unchanged", "") if it is there."""
@@ -112,27 +125,42 @@ class _Admission:
             return "no-store-right", _denial(document)
         if not document.text:
             return "empty", "the text is empty"
-        name, record_hash = bytes.fromhex(document.id), _record_hash(canonical_json(document.as_json()))
-        known = self._coming.get(name) or self._stored_hash(name)
-        if known == record_hash:  # before suppression: an objection to a copy takes nothing from who held it already
-            return "unchanged", ""
-        if known is not None:
-            return "other-record", "another text or licence is stored under this id: erase that first"
+        name, record = bytes.fromhex(document.id), document.as_json()
+        known = self._coming.get(name) or self._stored_marks(name)
+        if known is not None:  # before suppression: an objection to a copy takes nothing from who held it already
+            return _reason_of_difference(record, known)
         if blocked := self._suppression.blocks(document.id, document.text):
             return "suppressed", blocked
-        self._coming[name] = record_hash
+        if document.license not in self._licences and len(self._licences) >= _MOST_LICENCES:
+            return "too-many-licences", f"the store has {_MOST_LICENCES:,} different licences already"
+        self._licences.add(document.license)
+        self._coming[name] = _marks(record)
         return "", ""
 
-    def _stored_hash(self, name: bytes) -> bytes | None:
+    def _stored_marks(self, name: bytes) -> bytes | None:
         prefix = leaf_of(name, self._prefixes)
         row = self._buckets[prefix].find(name) if prefix is not None else -1
         if prefix is None or row < 0:
             return None
-        return _record_hash(unpack(self._buckets[prefix].record(row)))
+        return _marks(json.loads(unpack(self._buckets[prefix].record(row))))
 
 
-def _record_hash(record: bytes) -> bytes:
-    return hashlib.sha256(record).digest()
+def _marks(record: Mapping[str, Any]) -> bytes:
+    """A hash of each field of a record, in the order of their names."""
+    values = (canonical_json(record[name]) for name in sorted(record))
+    return b"".join(hashlib.blake2b(value, digest_size=_MARK_BYTES).digest() for value in values)
+
+
+def _reason_of_difference(record: Mapping[str, Any], known: bytes) -> tuple[str, str]:
+    """How a record differs from the one that is known under its id."""
+    own = _marks(record)
+    places = (slice(at, at + _MARK_BYTES) for at in range(0, len(own), _MARK_BYTES))
+    other = [name for name, place in zip(sorted(record), places, strict=True) if own[place] != known[place]]
+    if not other:
+        return "unchanged", ""
+    if set(other) <= _EVIDENCE:
+        return "other-evidence", "the same document is stored with other evidence of its licence, and stays as it is"
+    return "other-record", f"stored under this id with another {' and '.join(other)}: erase that first"
 
 
 def _denial(document: Document) -> str:

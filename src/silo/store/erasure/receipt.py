@@ -38,8 +38,11 @@ EXCLUSIONS = (
     "The weights of language models are not covered: `models` says which of them list a document as training text.",
     "Backups, snapshots and copies of the store made earlier are not covered.",
     "Answers, quotations and exports that were already served are not covered.",
+    "Settings that were tuned while the documents were in the store are not covered: tune them again.",
     "Blocks that a disk or file system has freed but not yet overwritten are not covered.",
     "The log, this receipt and the list that keeps the work out hold keyed or salted hashes, counts and digests of it.",
+    "`digest` and `generation` before are not keyed: whoever has all other documents of that time and the model can "
+    "confirm a guess at the erased ones.",
 )
 """What an erasure from a store cannot reach, in words."""
 
