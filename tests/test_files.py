@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from silo.errors import SiloError
 from silo.files import (
+    SharedLock,
     canonical_json,
     disk_errors,
     exclusive,
     file_sha256,
     fingerprint,
+    is_held,
+    link_or_copy,
     read_json,
     read_manifest,
     remove_tree,
@@ -84,3 +89,40 @@ def test_checksums_and_removal(tmp_path: Path) -> None:
     remove_tree(tmp_path / "d")
     remove_tree(tmp_path / "d")
     assert not (tmp_path / "d").exists()
+
+
+def test_a_lock_file_that_goes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock, locks = tmp_path / "lock", fcntl.flock, list[int]()
+
+    def flock(handle: int, operation: int) -> None:
+        locks.append(handle)
+        if len(locks) == 1:
+            path.unlink()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = SharedLock(path)
+    assert is_held(path)
+    held.close()
+    assert not is_held(path)
+
+
+@pytest.mark.parametrize("number", [0, errno.EPERM, errno.EXDEV, errno.EMLINK])
+def test_a_second_name_or_a_copy_outlives_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no links here")
+
+    (tmp_path / "one").write_bytes(b"content")
+    if number:
+        monkeypatch.setattr(os, "link", refuse)
+    link_or_copy(tmp_path / "one", tmp_path / "two")
+    (tmp_path / "one").unlink()
+    assert (tmp_path / "two").read_bytes() == b"content"
+    monkeypatch.setattr(os, "link", refuse)
+    number = errno.ENOSPC
+    with pytest.raises(SiloError, match="disk-full"):
+        link_or_copy(tmp_path / "two", tmp_path / "three")

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from silo.errors import SiloError
+from silo.files import is_held
 from silo.records import Document
+from silo.store.bucket import Bucket
 from silo.store.erasure import erase
 from silo.store.erasure.receipt import NOT_CHECKED, check_receipt, read_receipt
 from silo.store.erasure.residue import Traces, scan
@@ -162,6 +164,42 @@ def test_checks_that_cannot_be_made_any_more_are_called_that(tmp_path: Path) -> 
     assert findings["failed_checks"] == []
     assert {"digest-recomputed", "residue-hits", "tokens", "passages"} <= set(findings["not_checked"])
     assert "readers-drained" not in findings["not_checked"]
+
+
+@pytest.mark.parametrize("damage", ["manifest.json", "*.bucket"])
+def test_a_damaged_memory_of_the_state_before_stops_nobody(tmp_path: Path, damage: str) -> None:
+    root = tmp_path / "s"
+    _store(root).close()
+    _cut_after_the_exchange(root)
+    (file,) = (root / "erasing").glob(damage)
+    file.write_bytes(b"damaged" + file.read_bytes())
+    _cut_after_the_exchange_again(root)
+    Store.open(root).close()
+    (receipt,) = _receipts(root)
+    assert receipt["checks"]["residue-hits"] == NOT_CHECKED
+    assert not (root / "erasing").exists()
+
+
+def _cut_after_the_exchange_again(root: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, suppress(Cut):
+        patch.setattr("silo.store.store.redact_usage", _raise_cut)
+        Store.open(root)
+    assert (root / "pending.json").exists()
+
+
+def test_a_reader_is_locked_in_before_it_maps_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in between, it would hold the documents and nobody would know."""
+    _store(tmp_path / "s").close()
+    opened, held = Bucket.open, []
+
+    def watching(*given: Any) -> Bucket:
+        held.append(any(map(is_held, (tmp_path / "s" / "readers").iterdir())))
+        return opened(*given)
+
+    monkeypatch.setattr(Bucket, "open", watching)
+    store = Store.open(tmp_path / "s")
+    assert held and all(held)
+    store.close()
 
 
 READER = """

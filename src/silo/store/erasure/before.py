@@ -24,7 +24,7 @@ class Before:
 
 
 def keep_before(paths: StorePaths, before: Before) -> None:
-    """Keep the current generation, as far as it concerns an erasure."""
+    """Keep the current generation, as far as it concerns an erasure, in place of what may lie there damaged."""
     partial = paths.erasing.with_name(paths.erasing.name + ".partial")
     files = before.generation.files()
     with disk_errors(partial):
@@ -35,6 +35,7 @@ def keep_before(paths: StorePaths, before: Before) -> None:
             link_or_copy(paths.buckets / files[bucket.prefix], partial / files[bucket.prefix])
         write_durably(partial / MANIFEST, paths.manifest.read_bytes())
         sync_directory(partial)
+        remove_tree(paths.erasing)
     commit(partial, paths.erasing)
 
 
