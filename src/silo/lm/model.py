@@ -9,6 +9,8 @@ imported when a network is opened or saved: it takes twice as long as torch.
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +48,12 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = "1000GB"
 _USUAL_CONTEXT = 2048
+_MOST_MODULES = 1024
+"""Layers or experts that a network may have beyond one for each of its weights: some share them."""
+_MOST_PER_BYTE = 2
+"""Weights that a byte of a file may hold: four bits each."""
+_MOST_MISSING = 10_000_000
+"""Weights beyond that which are still found missing one by one, with their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,7 @@ def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    _require_plausible_config(root)
     with _hide_progress_bars():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -223,6 +232,49 @@ def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
     if lacking:
         raise SiloError("not-a-model", f"{root}: {len(lacking)} weights are missing or misshapen, such as {lacking[0]}")
     return network
+
+
+def _require_plausible_config(root: Path) -> None:
+    """Refuse a configuration that promises far more than the files of weights can hold, before memory is taken for it.
+
+    transformers makes modules one by one without end, and fills weights of a wrong shape before it complains of them.
+    """
+    files = list(root.glob("*.safetensors"))
+    try:
+        repeated = max(_repeats(json.loads((root / "config.json").read_bytes())), default=0)
+        if repeated > _MOST_MODULES + sum(map(_count_tensors, files)):
+            raise ValueError(f"config.json promises {repeated} layers, blocks or experts")
+        weights = _count_promised(root)
+        if weights > _MOST_PER_BYTE * sum(file.stat().st_size for file in files) + _MOST_MISSING:
+            raise ValueError(f"config.json promises {weights} weights, which the files cannot hold")
+    except Exception as error:  # the libraries raise many kinds, and JSON may be nested without end
+        raise SiloError("not-a-model", f"{root}: {_first_line(error)}") from error
+
+
+def _count_tensors(file: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as weights:
+        return len(weights.keys())
+
+
+def _count_promised(root: Path) -> int:
+    """The weights of the network that a configuration describes, made without memory for them."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(root, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        skeleton: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    return sum(weight.numel() for weight in skeleton.parameters())
+
+
+def _repeats(content: Any) -> Iterator[int]:
+    """Every number in a configuration that says how often a part of the network is repeated."""
+    for name, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, dict):
+            yield from _repeats(value)
+        elif isinstance(value, int | float) and any(word in name for word in ("layer", "block", "expert", "depth")):
+            yield math.ceil(value)
 
 
 def _first_line(error: Exception) -> str:

@@ -113,8 +113,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_bytes())
-    except ValueError:
-        raise SiloError("not-a-model", f"{file} is not valid JSON") from None
+    except (ValueError, RecursionError):
+        raise SiloError("not-a-model", f"{file} is not valid JSON, or nested without end") from None
     if not isinstance(content, dict):
         raise SiloError("not-a-model", f"{file} is not an object")
     return content

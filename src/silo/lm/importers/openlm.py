@@ -78,6 +78,13 @@ def convert(weights: Weights, settings: Mapping[str, Any], *, position: str, beg
     missing = [name for name in ("tok_embeddings.weight", "output.weight", "norm.weight") if name not in weights]
     if missing:
         raise SiloError("not-a-model", f"the checkpoint is not in OpenLM's layout: it has no {missing[0]}")
+    try:
+        return _build_network(weights, settings, position=position, begin=begin)
+    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
+        raise SiloError("not-a-model", f"the checkpoint does not describe a whole network: {error}"[:300]) from None
+
+
+def _build_network(weights: Weights, settings: Mapping[str, Any], *, position: str, begin: int) -> Any:
     renamed = dict(_rename_weights(weights))
     vocabulary, width = weights["tok_embeddings.weight"].shape
     layers = 1 + max((int(layer[1]) for name in weights if (layer := _LAYER.fullmatch(name))), default=-1)
@@ -99,11 +106,24 @@ def convert(weights: Weights, settings: Mapping[str, Any], *, position: str, beg
         eos_token_id=begin,
         dtype=weights["output.weight"].dtype,
     )
+    _require_shapes(config, renamed)
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights, all of which are replaced
         network: Any = StableLmForCausalLM(config)  # type: ignore[no-untyped-call]
     network = network.to(weights["output.weight"].dtype).eval()
     _fill(network, renamed)
     return network
+
+
+def _require_shapes(config: StableLmConfig, renamed: Weights) -> None:
+    """Refuse shapes that contradict each other, before memory is taken for what they promise."""
+    if config.num_hidden_layers > len(renamed):
+        raise ValueError(f"it has only {len(renamed)} weights for {config.num_hidden_layers} layers")
+    with torch.device("meta"):
+        skeleton: Any = StableLmForCausalLM(config)  # type: ignore[no-untyped-call]
+    expected = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
+    for name, value in renamed.items():
+        if name in expected and tuple(value.shape) != expected[name]:
+            raise ValueError(f"{name} is {tuple(value.shape)} where {expected[name]} is needed")
 
 
 def _rename_weights(weights: Weights) -> Iterator[tuple[str, Tensor]]:
