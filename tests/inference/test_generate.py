@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
@@ -43,6 +44,20 @@ def test_the_greedy_path_has_the_log_probabilities_of_score(place: Path, method:
         found = score_text(predictor, type(text)(ids, scored, 1))
         assert len(ids) > 64
         assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-4)
+
+
+def test_the_number_of_threads_shows_in_no_score_and_only_in_the_last_digits_of_a_text(place: Path) -> None:
+    predictor, logs, scores = opened(place), [], []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            logs.append([step.log_probability for step in run(predictor, "The quick", 40)])
+            scores.append(score_text(predictor, text_of("The licensee shall not copy the sea. " * 5)).logs)
+    finally:
+        torch.set_num_threads(before)
+    assert logs[0] == logs[2] and logs[1] == pytest.approx(logs[0], abs=1e-4)
+    assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
 
 
 @pytest.mark.parametrize("method", METHODS)

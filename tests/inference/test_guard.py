@@ -188,3 +188,12 @@ def test_a_document_erased_meanwhile_is_gone_for_the_guard_too(place: Path, tmp_
     predictor.stores[0].erase(Selector(owner="guarded"))
     whole = LAW[:4].encode() + first + bytes(step.token for step in steps if step.token >= 0)
     assert longest_run(LAW[:4], whole, LAW) > 6
+
+
+def test_neighbours_under_a_guard_are_named_without_their_text(place: Path) -> None:
+    predictor = opened(place, [place / "store"], "knn")
+    for guard in (None, Guard(5)):
+        steps = list(generate(predictor, LAW[:20], GenerateOptions(8, guard=guard, neighbours=3)))
+        near = [item for step in steps for item in step.neighbours]
+        assert near and all(item.document for item in near)
+        assert any(item.left + item.continuation for item in near) == (guard is None)

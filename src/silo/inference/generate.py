@@ -162,10 +162,14 @@ class _Text:
             if token == self._predictor.tokenizer.begin:
                 return self._end("stop")
             credited = credit(prediction, token, retriever) if self._options.credit else Credits()
-            near = top_neighbours(prediction, retriever, self._predictor.tokenizer, self._options.neighbours)
+            near = self._neighbours(prediction, retriever)
         self._ids = np.append(self._ids, token)
         log = math.log(max(float(prediction.probabilities[token]), 5e-324))
         return Step(token, "", log, credited, near)
+
+    def _neighbours(self, prediction: Prediction, retriever: Retriever | None) -> tuple[Neighbour, ...]:
+        tokenizer, count, guard = self._predictor.tokenizer, self._options.neighbours, self._options.guard
+        return top_neighbours(prediction, retriever, tokenizer, count, with_text=guard is None)
 
     def _allowed(self, prediction: Prediction, retriever: Retriever | None) -> NDArray[np.float64]:
         """Without ids that stand for nothing and without what the guard forbids."""

@@ -16,7 +16,10 @@ _LEFT, _RIGHT = 24, 12
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A place in a document: what stands before it and what follows, its distance and its weight in P_kNN."""
+    """A place in a document: what stands before it and what follows, its distance and its weight in P_kNN.
+
+    Both texts are empty where a guard is on.
+    """
 
     document: str
     left: str
@@ -30,16 +33,19 @@ class Neighbour:
 
 
 def top_neighbours(
-    prediction: Prediction, retriever: Retriever | None, tokenizer: Tokenizer, count: int
+    prediction: Prediction, retriever: Retriever | None, tokenizer: Tokenizer, count: int, *, with_text: bool = True
 ) -> tuple[Neighbour, ...]:
-    """The nearest places behind a prediction, nearest first."""
+    """The nearest places behind a prediction, nearest first.
+
+    `with_text` is false under a guard: from one token to the next the places around it would tell whole documents.
+    """
     neighbours, weights = prediction.neighbours, prediction.neighbour_weights
     if not count or retriever is None or neighbours is None or weights is None:
         return ()
     top = []
     for at in np.flatnonzero(neighbours.rows[0, :count] >= 0).tolist():
         view, row = retriever.views[int(neighbours.stores[0, at])], int(neighbours.rows[0, at])
-        tokens = view.document_tokens(row)
+        tokens = view.document_tokens(row) if with_text else np.empty(0, dtype=np.uint32)
         place = int(neighbours.positions[0, at]) - 1
         left = tokenizer.decode(tokens[max(0, place - _LEFT) : place])
         right = tokenizer.decode(tokens[place : place + _RIGHT])
