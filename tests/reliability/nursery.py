@@ -60,7 +60,7 @@ def _work(root: Path, job: str, number: int, tell: int) -> NoReturn:
             if job == "add":
                 store.add(POOL[8:14])
             else:
-                store.erase(Selector(owner="o1"), suppress=False)
+                store.erase(Selector(owner="o1"))
         os.write(tell, b"done")
     finally:
         os._exit(0)

@@ -121,7 +121,7 @@ def test_kill_9_at_any_call_or_time_loses_nothing(nursery: _Nursery, tmp_path: P
 @pytest.mark.parametrize("job", ["add", "erase"])
 def test_a_failing_call_leaves_the_old_state_or_the_new(tmp_path: Path, kind: str, job: str) -> None:
     def act(store: Store) -> Any:
-        return store.add(POOL[8:12]) if job == "add" else store.erase(Selector(document="p3"), suppress=False)
+        return store.add(POOL[8:12]) if job == "add" else store.erase(Selector(document="p3"))
 
     base = [item.external_id for item in BASE]
     new = [*base, "p8", "p9", "p10", "p11"] if job == "add" else [name for name in base if name != "p3"]

@@ -1,4 +1,4 @@
-"""`silo store create|add|list|stats|erase|allow|verify|digest|compact`."""
+"""`silo store create|add|list|stats|erase|allow|replay|verify|anchor|digest|compact|tune`."""
 
 from __future__ import annotations
 

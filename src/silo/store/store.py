@@ -52,12 +52,13 @@ from silo.store.erasure.evidence import (
     promise_of,
     read_log,
     require_generation,
+    require_readable_key,
     require_whole,
     seal,
     set_aside,
 )
 from silo.store.erasure.log import AuditLog
-from silo.store.erasure.receipt import Result, require_key_pair
+from silo.store.erasure.receipt import Result
 from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import (
     BUCKET_BYTES,
@@ -67,6 +68,7 @@ from silo.store.manifest import (
     read_generation,
     remove_partials,
     remove_strays,
+    stray_files,
     write_generation,
 )
 from silo.store.paths import StorePaths
@@ -217,6 +219,8 @@ class Store:
         masked, and the next write or opening finishes it.
         """
         promise = self._require_evidence()
+        if not self._has_left_overs(promise):
+            return  # without the lock, which would be in a writer's way
         try:
             with disk_errors(self.root), exclusive(self.paths.lock):
                 remove_tree(self.paths.adding)
@@ -233,11 +237,23 @@ class Store:
                 self.unfinished = error
                 _LOG.warning(_UNFINISHED, self.root, error)
 
+    def _has_left_overs(self, promise: Promise | None) -> bool:
+        """Is there something to finish or to tidy up, or is somebody writing?"""
+        paths = self.paths
+        if paths.pending.exists() or paths.adding.exists() or (promise is not None and not promise.closed):
+            return True
+        generation = read_generation(paths)
+        current = paths.reader_lock(generation.fingerprint)
+        return bool(stray_files(paths, generation)) or any(lock != current for lock in paths.readers.glob("*"))
+
     def _require_evidence(self) -> Promise | None:
         """Refuse a store whose parts do not belong together; what the log promises, None if it was never sealed."""
         if self._evidence is None:
             self._evidence = read_log(self.paths, read_generation(self.paths))
-        return require_whole(self.paths, self._evidence) if self._evidence else None
+        if self._evidence is None or (promise := require_whole(self.paths, self._evidence)) is None:
+            return None
+        require_readable_key(self.paths)
+        return promise
 
     def _require_known(self, generation: Generation) -> None:
         """Refuse a generation that the log does not name as the current one."""
@@ -257,8 +273,6 @@ class Store:
             return
         if promise is None:
             begin_log(self.paths)
-        else:
-            require_key_pair(self.paths.signing_key)
         self._finish_erasure()
         self._seal()
 

@@ -242,6 +242,12 @@ def _told(look: Callable[[], object]) -> str:
     return ""
 
 
+def require_readable_key(paths: StorePaths) -> None:
+    """Refuse a signing key that was altered; whoever may not read it is not asked to."""
+    if what := _told(lambda: require_key_pair(paths.signing_key)):
+        raise Loss(paths.signing_key.parent.name, what, _RESTORE).error()
+
+
 def unreadable(paths: StorePaths) -> tuple[str, ...]:
     """The parts that only the owner may look at, which are left out where somebody else checks."""
     parts = {paths.suppression.name: paths.suppression / LIST_FILE, paths.signing_key.parent.name: paths.signing_key}
