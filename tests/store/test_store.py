@@ -285,12 +285,6 @@ def test_a_broken_token_search_is_refused_before_it_answers(store: Store, monkey
         Store.open(store.root).search(_keys(TEXTS[0])[:2], 2)
 
 
-def test_a_store_whose_rows_are_all_alike_can_be_searched(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    store.add([document("one", "a")])
-    assert store.search(_keys("a"), 1).distances[0, 0] < 1.0
-
-
 def test_a_selector_that_selects_nothing_erases_nothing(store: Store) -> None:
     before = store.digest()
     assert store.erase(Selector(owner="nobody")).receipt is None
