@@ -187,19 +187,21 @@ def stray_files(paths: StorePaths, generation: Generation) -> list[Path]:
     return strays + [path for path in paths.buckets.iterdir() if path.name not in named]
 
 
-def remove_partials(paths: StorePaths) -> None:
-    """Remove what writes that were cut off left beside `data`; only for the one writer.
-
-    The ledger's is left to the ledger, whose lock is another one.
-    """
+def partial_files(paths: StorePaths) -> list[Path]:
+    """What writes that were cut off left beside `data`; the ledger's is left to the ledger, whose lock is another one."""
     own = paths.usage.with_name(paths.usage.name + ".partial")
-    for folder in (paths.root, paths.receipts, paths.signing_key.parent, paths.suppression):
-        strays = [path for path in folder.glob("*.partial") if path != own]
+    folders = (paths.root, paths.receipts, paths.signing_key.parent, paths.suppression)
+    return [path for folder in folders for path in folder.glob("*.partial") if path != own]
+
+
+def remove_partials(paths: StorePaths) -> None:
+    """Remove what writes that were cut off left beside `data`; only for the one writer."""
+    partials = partial_files(paths)
+    for path in partials:
+        remove_tree(path)
+    for folder in {path.parent for path in partials}:
         with disk_errors(folder):
-            for path in strays:
-                remove_tree(path)
-            if strays:
-                sync_directory(folder)
+            sync_directory(folder)
 
 
 def remove_strays(paths: StorePaths, generation: Generation) -> None:

@@ -65,6 +65,7 @@ from silo.store.manifest import (
     Generation,
     StoreConfig,
     chosen_searches,
+    partial_files,
     read_generation,
     remove_partials,
     remove_strays,
@@ -241,6 +242,8 @@ class Store:
         """Is there something to finish or to tidy up, or is somebody writing?"""
         paths = self.paths
         if paths.pending.exists() or paths.adding.exists() or (promise is not None and not promise.closed):
+            return True
+        if paths.erasing.exists() or partial_files(paths):
             return True
         generation = read_generation(paths)
         current = paths.reader_lock(generation.fingerprint)
