@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ def create_store(
         **settings,
     )
     write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
-    store.list_models = lambda names: list_models(model, names)
+    store.list_models = partial(list_models, model)
     return store
 
 
@@ -82,7 +83,7 @@ def open_store(
         if place is None or not recover_model(place):
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place, verify=verify)
-    return Store.open(path, encoder, list_models=lambda names: list_models(place, names), restored=restored)
+    return Store.open(path, encoder, list_models=partial(list_models, place), restored=restored)
 
 
 def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:

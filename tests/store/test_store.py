@@ -19,6 +19,7 @@ from silo.store.erasure.residue import Traces, scan
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
+from silo.text.normalise import text_hash
 from silo.text.tokenizer import ByteTokenizer
 from tests.store.small import SmallEncoder, document, small_store, tree
 
@@ -324,3 +325,10 @@ def test_a_bucket_of_another_version_is_told_from_a_damaged_one() -> None:
     with pytest.raises(SiloError, match=f"format {older.decode()}, not {MAGIC.decode()}") as caught:
         Bucket("", memoryview(older + bytes(64)))
     assert "make it again" in caught.value.hint
+
+
+def test_a_receipt_names_models_that_were_trained_on_the_same_text_under_another_id(store: Store) -> None:
+    asked: list[tuple[list[str], dict[str, bytes]]] = []
+    store.list_models = lambda names, texts: asked.append((list(names), dict(texts))) or ()  # type: ignore[func-returns-value]
+    store.erase(Selector(document="d4"))
+    assert asked == [([DOCUMENTS[4].id], {DOCUMENTS[4].id: text_hash(DOCUMENTS[4].text)})]

@@ -188,7 +188,7 @@ def stray_files(paths: StorePaths, generation: Generation) -> list[Path]:
 
 
 def partial_files(paths: StorePaths) -> list[Path]:
-    """What writes that were cut off left beside `data`; the ledger's is left to the ledger, whose lock is another one."""
+    """What writes that were cut off left beside `data`; the ledger sees to its own, under a lock of its own."""
     own = paths.usage.with_name(paths.usage.name + ".partial")
     folders = (paths.root, paths.receipts, paths.signing_key.parent, paths.suppression)
     return [path for folder in folders for path in folder.glob("*.partial") if path != own]

@@ -108,7 +108,7 @@ class Store:
         self.tokenizer = tokenizer
         self.codec = codec
         self.encoder: Encoder | None = None
-        self.list_models: ListModels = lambda _: ()
+        self.list_models: ListModels = lambda *_: ()
         self.failed = False
         self.unfinished: SiloError | None = None
         """Why an erasure or another change that was begun could not be finished when the store was opened."""
@@ -173,7 +173,7 @@ class Store:
         root: Path,
         encoder: Encoder | None = None,
         *,
-        list_models: ListModels = lambda _: (),
+        list_models: ListModels = lambda *_: (),
         restored: bool = False,
     ) -> Store:
         """Open a store. What a crash left unfinished is finished first, if nobody else is writing.
@@ -565,7 +565,8 @@ class Store:
             receipt = signed_receipt(pending, self.paths, self.log())
         forget_before(self.paths)
         if receipt is None:
-            models = self.list_models(sorted(pending.salts))
+            texts = {document: bytes.fromhex(text) for document, text in findings.text_hashes.items()}
+            models = self.list_models(sorted(pending.salts), texts)
             receipt = sign_receipt(pending, findings, read_generation(self.paths), self.paths, self.log(), models)
         forget_intent(self.paths)
         self.refresh()

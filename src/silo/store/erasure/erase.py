@@ -53,8 +53,8 @@ from silo.store.selector import Selector
 from silo.store.view import View
 from silo.store.write import BucketBuilder, Change, apply_change
 
-ListModels = Callable[[Sequence[str]], tuple[ModelListing, ...]]
-"""Which models list any of these documents as training text."""
+ListModels = Callable[[Sequence[str], Mapping[str, bytes]], tuple[ModelListing, ...]]
+"""Which models list any of these documents, or under another id the same text, as training text."""
 
 DRAIN_SECONDS = 30.0
 _FORMAT = "silo-pending-1"
@@ -103,11 +103,12 @@ def choose_documents(view: View, selector: Selector, *, copies: bool) -> tuple[l
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What went, and what the checks showed."""
+    """What went, what the checks showed, and the hash (hex) of each text, by which models are asked for it."""
 
     tokens: int | NotChecked
     passages: int | NotChecked
     checks: Mapping[str, Result]
+    text_hashes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +220,11 @@ def check_removal(
 ) -> Findings:
     """Wait for old readers, then look at what is left; `view` is of the generation after."""
     drained = _drain(paths, removal.after)
+    texts = {document.id.hex(): document.text_hash.hex() for document in removal.leaving}
     if not removal.complete:
         unmade = ("digest-recomputed", "residue-windows", "residue-files", "residue-hits")
-        return Findings(NOT_CHECKED, NOT_CHECKED, {**dict.fromkeys(unmade, NOT_CHECKED), "readers-drained": drained})
+        made: dict[str, Result] = {**dict.fromkeys(unmade, NOT_CHECKED), "readers-drained": drained}
+        return Findings(NOT_CHECKED, NOT_CHECKED, made, texts)
     known = set(removal.before.files().values())
     fresh = {name: prefix for prefix, name in removal.after.files().items() if name not in known}
     new = [bucket for bucket in view.buckets if bucket.prefix in fresh.values()]
@@ -236,7 +239,8 @@ def check_removal(
         "residue-files": in_data.files + beside.files,
         "residue-hits": len(hits) + len(beside.hits),
     }
-    return Findings(sum(len(document.tokens) for document in removal.leaving), removal.passages, checks)
+    tokens = sum(len(document.tokens) for document in removal.leaving)
+    return Findings(tokens, removal.passages, checks, texts)
 
 
 def _traces(leaving: Sequence[EncodedDocument], new: Sequence[Bucket], view: View) -> Traces:
