@@ -66,6 +66,6 @@ def test_replay_takes_out_what_came_back_and_nothing_else(tmp_path: Path) -> Non
     store.close()
     shutil.rmtree(store.paths.data)
     shutil.copytree(tmp_path / "backup", store.paths.data)
-    back = Store.open(store.root)
+    back = Store.open(store.root, restored=True)
     assert [item.documents for item in back.replay()] == [(VICTIM.id,)]
     assert back.holds(TRAP.id) and not back.holds(VICTIM.id)
