@@ -75,7 +75,8 @@ def test_no_command_prints_a_control_character_of_the_data(shown: Any, place: Pa
     shown("store", "erase", "s", "--owner", f"owner{EVIL}", "--dry-run")
     shown("store", "verify", "s")
     shown("store", "erase", "s", "--owner", f"owner{EVIL}", "--copies")
-    shown("receipt", "verify", *map(str, (place / "s" / "receipts").glob("*.json")))
+    receipts = map(str, (place / "s" / "receipts").glob("*.json"))
+    shown("receipt", "verify", *receipts, "--key", str(place / "s" / "keys" / "receipts.pem.pub"))
     shown("quickstart", "folder", "--model", "my-model", "--max-tokens", "20")
 
 
