@@ -288,13 +288,13 @@ class PowerCut:
 def power_cuts(disk: Disk, rng: random.Random) -> Iterator[PowerCut]:
     """Different cuts without end: nothing more arrived, everything, all but one operation, one alone, or a random part.
 
-    Most fall between two files: within one, a cut is like any other.
+    Most fall between two files, since within one a cut is like any other, and many after all is done.
     """
     instants = range(len(disk.operations) + 1)
     between = [at for at in instants if not at or disk.operations[at - 1].kind != "write"]
     seen: set[PowerCut] = set()
     for _ in range(1_000_000):
-        until = rng.choice(between if rng.random() < 0.8 else instants)
+        until = rng.choice(between if rng.random() < 0.8 else instants) if rng.random() < 0.8 else instants[-1]
         loose = [
             at
             for at, done in enumerate(disk.operations[:until])

@@ -55,6 +55,8 @@ def _problem(disk: Disk, root: Path, until: int, job: str, twins: dict[tuple[str
     done = disk.acknowledged is not None and until >= disk.acknowledged
     if done and job == "erase" and tree(root / "data") != twins[tuple(after)]:
         return "done, and yet bytes of what was erased are there"
+    if done and any((root / name).exists() for name in ("erasing", "pending.json")):
+        return "done, and yet what was kept until then is there"
     try:
         store = Store.open(root, SmallEncoder())
     except (SiloError, OSError, ValueError, KeyError) as error:
@@ -69,6 +71,8 @@ def _problem(disk: Disk, root: Path, until: int, job: str, twins: dict[tuple[str
             return f"documents lost: {held}"
         if job == "erase" and held == after and done and store.add([POOL[1]]).added:
             return "an erased work came back"
+        if job == "erase" and held == after and "not checked" in _last_receipt(store):
+            return "checks were not made"
         store.compact()
         if problems := store.verify().problems:
             return problems[0]
@@ -80,6 +84,10 @@ def _problem(disk: Disk, root: Path, until: int, job: str, twins: dict[tuple[str
     finally:
         store.close()
     return ""
+
+
+def _last_receipt(store: Store) -> str:
+    return max(store.paths.receipts.iterdir()).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

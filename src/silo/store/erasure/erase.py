@@ -322,6 +322,7 @@ def sign_receipt(
     log.append("erased", log_facts(draft))
     with disk_errors(paths.receipts):
         paths.receipts.mkdir(exist_ok=True)
+        sync_directory(paths.root)  # a power cut must not take the folder and leave the intent removed
     path = _receipt_path(paths, log.head())
     write_json(path, sign_draft(draft, key=key, log=log.head()))
     return path
