@@ -129,8 +129,11 @@ def test_a_power_cut_leaves_the_old_state_or_the_new(
     assert tried >= CUTS // len(JOBS)
 
 
-HARMLESS = "sync_directory < manifest.remove_buckets < write.apply_change < add.add_documents"
-"""After an add, an old bucket file that comes back is only in the way, and goes at the next opening."""
+HARMLESS = {
+    "manifest.remove_buckets < write.apply_change < add.add_documents": "an old bucket goes at the next opening",
+    "before.forget_before < store._finish_erasure": "the first receipt's folder is synced after it, in the same folder",
+}
+"""Fsyncs whose loss no power cut of these jobs can show, and why."""
 
 
 @pytest.mark.skipif(CUTS < 200, reason="takes minutes; make reliability runs it")
@@ -144,7 +147,7 @@ def test_every_fsync_is_needed(tmp_path: Path, twins: dict[tuple[str, ...], dict
             careless = _record(place / "store", job, partial(operator.eq, site))
             tried, wrong = _cut(careless, place / "cuts", job, twins, PLANTED, first=True)
             planted += 1
-            if not wrong and HARMLESS not in site:
+            if not wrong and not any(harmless in site for harmless in HARMLESS):
                 missed.append(f"{job}: {site} ({tried} states)")
             shutil.rmtree(place)
     print(f"left out {planted} fsyncs in turn, not noticed: {missed or 0}")

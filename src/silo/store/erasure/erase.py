@@ -320,9 +320,10 @@ def sign_receipt(
     key = load_or_make_key(paths.signing_key)
     draft = draft_receipt(erasure, pending.salts, key=key, done=datetime.now(UTC))
     log.append("erased", log_facts(draft))
-    with disk_errors(paths.receipts):
-        paths.receipts.mkdir(exist_ok=True)
-        sync_directory(paths.root)  # a power cut must not take the folder and leave the intent removed
+    if not paths.receipts.exists():
+        with disk_errors(paths.receipts):
+            paths.receipts.mkdir()
+            sync_directory(paths.root)  # a power cut must not take the folder and leave the intent removed
     path = _receipt_path(paths, log.head())
     write_json(path, sign_draft(draft, key=key, log=log.head()))
     return path
