@@ -263,8 +263,8 @@ def _locked(lock: Path) -> Iterator[None]:
 def _try_lock(stack: ExitStack, lock: Path, *, last: bool) -> bool:
     try:
         stack.enter_context(exclusive(lock))
-    except SiloError:
-        if last:
+    except SiloError as error:
+        if last or error.code != "busy":  # waiting helps against another writer only
             raise
         return False
     return True
