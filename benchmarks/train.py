@@ -38,7 +38,8 @@ from silo.corpus.build import build
 from silo.lm.model import LanguageModel, has_plain_head
 from silo.lm.network import make_network, parameter_count
 from silo.lm.scoring import token_log_probabilities
-from silo.lm.training.train import learning_rate, train
+from silo.lm.training.optimiser import learning_rate
+from silo.lm.training.train import train
 from silo.lm.windows import Windows
 from silo.recipe import CorpusRecipe, DedupRecipe, SourceRecipe, TrainRecipe
 from silo.text.tokenizer import ByteTokenizer

@@ -119,7 +119,9 @@ class TrainRecipe:
     measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named,
     from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. `tokenizer_provenance` states
     what a named one was learned from, if it is neither that of a model trained here nor plain bytes. With `shard`,
-    the processes of a run divide weights and optimiser among them; one process has nothing to divide.
+    the processes of a run divide weights and optimiser among them; one process has nothing to divide. `optimiser` is
+    `adamw`, or `muon` for the matrices inside the layers; `dtype` is what matrices are multiplied in, `auto` being
+    bfloat16 where the processor has it.
     """
 
     corpus: str
@@ -133,6 +135,7 @@ class TrainRecipe:
     context: int = 0
     max_tokens: int = 5_000_000
     batch_tokens: int = 8192
+    optimiser: str = "adamw"
     micro_batch: int = 8
     learning_rate: float = 1e-3
     final_rate: float = 0.1

@@ -29,7 +29,8 @@ from silo.lm.network import Preset, parameter_count
 from silo.lm.scoring import score
 from silo.lm.training.distributed import ProcessGroup
 from silo.lm.training.loss import Objective
-from silo.lm.training.train import Shape, _continue_or_restart, learning_rate, train
+from silo.lm.training.optimiser import Optimiser, learning_rate
+from silo.lm.training.train import Shape, _continue_or_restart, train
 from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from silo.records import Tier
@@ -210,6 +211,34 @@ def test_gradient_checkpointing_gives_the_same_losses(place: Path, tmp_path: Pat
     assert [loss for _, loss in curves[0]] == pytest.approx([loss for _, loss in curves[1]], rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_muon_learns_and_goes_on_to_the_bit(place: Path, tmp_path: Path, dtype: str) -> None:
+    recipe = replace(RECIPE, optimiser="muon", dtype=dtype)
+    train(recipe, tmp_path / "whole", base=place)
+    train(recipe, tmp_path / "resumed", base=place, stop_after=9)
+    train(recipe, tmp_path / "resumed", base=place)
+    losses = [loss for _, loss in json.loads((tmp_path / "whole" / "curve.json").read_text())["training"]]
+    assert losses[-1] < 0.7 * losses[0]
+    whole, resumed = (_weights(tmp_path / name) for name in ("whole", "resumed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert {item.dtype for item in whole.values()} == {torch.float32}
+
+
+def test_muon_moves_the_matrices_of_the_layers_and_adamw_the_rest() -> None:
+    network = presets.make_network("tiny", vocabulary=300, begin=0, seed=0)
+    adam, muon = Optimiser(network, replace(RECIPE, optimiser="muon")).parts
+    turned = {id(item) for group in muon.param_groups for item in group["params"]}
+    names = {name for name, item in network.named_parameters() if id(item) in turned}
+    assert names == {name for name, item in network.named_parameters() if ".layers." in name and item.dim() == 2}
+    assert sum(len(group["params"]) for group in adam.param_groups) == len(list(network.parameters())) - len(names)
+
+
+def test_optimisers_that_do_not_exist_or_cannot_be_sharded_are_refused(place: Path, tmp_path: Path) -> None:
+    for change in ({"optimiser": "sgd"}, {"optimiser": "muon", "shard": True}):
+        with pytest.raises(SiloError, match="recipe-value"):
+            train(replace(RECIPE, **change), tmp_path / "no", base=place)
+
+
 def test_the_chunked_loss_has_the_value_and_gradients_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("silo.lm.training.loss._CHUNK_LOGITS", 300 * 5)  # five rows at a time, the last chunk shorter
     ids = torch.randint(0, 300, (3, 15), generator=torch.Generator().manual_seed(1))
@@ -268,12 +297,12 @@ def test_a_run_goes_on_however_it_is_divided_but_not_with_steps_of_another_size(
 class _CountingGroup(ProcessGroup):
     """A group that says at the end of a run how many numbers each process held."""
 
-    def wrap(self, network: Any, optimiser: Any) -> tuple[Any, Any]:
-        self.wrapped = super().wrap(network, optimiser)
+    def wrap(self, network: Any, optimisers: list[Any]) -> tuple[Any, list[Any]]:
+        self.wrapped = super().wrap(network, optimisers)
         return self.wrapped
 
     def unsharded(self, network: Any) -> Any:
-        moments = [item for state in self.wrapped[1].state.values() for item in state.values() if item.dim()]
+        moments = [item for state in self.wrapped[1][0].state.values() for item in state.values() if item.dim()]
         held = {"weights": _held(network.parameters()), "moments": _held(moments), "all": parameter_count(network)}
         Path(f"held-{self.rank}.json").write_text(json.dumps(held))
         return super().unsharded(network)
@@ -289,7 +318,7 @@ def _compare_gradients(preset: Preset, *, shard: bool) -> None:
     alone, ours = (presets.make_network(preset, vocabulary=300, begin=0, seed=1).train() for _ in range(2))
     Objective(alone)(ids).backward()
     group = ProcessGroup(shard=shard)
-    objective, _ = group.wrap(Objective(ours), torch.optim.AdamW(ours.parameters()))
+    objective, _ = group.wrap(Objective(ours), [torch.optim.AdamW(ours.parameters())])
     mine = ids[4 * group.rank : 4 * group.rank + 4]
     group.add_gradients(objective, [(mine[:1], 0.25), (mine[1:2], 0.25), (mine[2:], 0.5)])
     assert group.clip_gradients(ours, 0.01) == pytest.approx(group.clip_gradients(alone, 0.01), rel=1e-5)

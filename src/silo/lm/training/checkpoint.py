@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from silo.files import commit, read_json, remove_tree, sync_file, write_json
 from silo.lm.training.distributed import ProcessGroup, shard_like
+from silo.lm.training.optimiser import Optimiser
 
 
 @dataclass(slots=True)
@@ -62,14 +63,14 @@ def load_weights(folder: Path, network: Any) -> None:
             parameter.copy_(shard_like(weights.get_tensor(name), parameter))
 
 
-def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, group: ProcessGroup) -> None:
+def save_checkpoint(folder: Path, network: Any, optimiser: Optimiser, state: State, group: ProcessGroup) -> None:
     """Write everything a run needs to go on, then swap it with the last checkpoint."""
     new_folder = _empty_folder(folder, group)
     _write_tensors(new_folder / "weights.safetensors", network.named_parameters(), group)
     moments = (
         (f"{name}.{key}", value)
         for name, parameter in network.named_parameters()
-        for key, value in optimiser.state[parameter].items()
+        for key, value in optimiser.moments(parameter).items()
     )
     _write_tensors(new_folder / "optimiser.safetensors", moments, group)
     if group.is_leader:
@@ -78,7 +79,7 @@ def save_checkpoint(folder: Path, network: Any, optimiser: Any, state: State, gr
         _swap(new_folder, folder)
 
 
-def load_checkpoint(folder: Path, network: Any, optimiser: Any) -> State:
+def load_checkpoint(folder: Path, network: Any, optimiser: Optimiser) -> State:
     """The state of the last checkpoint, with weights and optimiser put back; a fresh state if there is none."""
     last = next((place for place in (folder, _old_folder(folder)) if (place / "state.json").exists()), None)
     if last is None:
@@ -88,7 +89,7 @@ def load_checkpoint(folder: Path, network: Any, optimiser: Any) -> State:
     with safe_open(last / "optimiser.safetensors", "pt") as moments:
         for name in moments.keys():  # noqa: SIM118
             owner, _, key = name.rpartition(".")
-            optimiser.state[parameters[owner]][key] = shard_like(moments.get_tensor(name), parameters[owner])
+            optimiser.moments(parameters[owner])[key] = shard_like(moments.get_tensor(name), parameters[owner])
     plain = read_json(last / "state.json")
     plain["best_loss"] = math.inf if plain["best_loss"] is None else plain["best_loss"]
     return State(**plain)

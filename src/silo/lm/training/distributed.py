@@ -52,8 +52,11 @@ class ProcessGroup:
         if self.is_leader:
             self.wait()
 
-    def wrap(self, network: Any, optimiser: Any) -> tuple[Any, Any]:
-        return self._accelerator.prepare(network, optimiser) if self._accelerator else (network, optimiser)
+    def wrap(self, network: Any, optimisers: list[Any]) -> tuple[Any, list[Any]]:
+        if not self._accelerator:
+            return network, optimisers
+        network, *optimisers = self._accelerator.prepare(network, *optimisers)
+        return network, optimisers
 
     def add_gradients(self, objective: Any, batches: Sequence[Batch]) -> torch.Tensor:
         """Give the parameters the gradients of the weighted sum of the batches' losses; returns that sum.

@@ -32,6 +32,7 @@ from silo.lm.training.curve import curve_json, curve_png
 from silo.lm.training.data import Plan, Stream, make_plan, prepare_streams
 from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
+from silo.lm.training.optimiser import Optimiser, learning_rate
 from silo.lm.training.validation import mean_losses, validation_streams
 from silo.progress import Advance
 from silo.recipe import TrainRecipe
@@ -41,7 +42,7 @@ from silo.text.sketch import Sketches
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import load_tokenizer
 
-_FORMAT = "silo-training-2"
+_FORMAT = "silo-training-3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ def train(
     out = out.absolute()
     if (out / "manifest.json").exists():
         raise SiloError("out-exists", f"{out} holds a model already", "choose another --out")
+    if recipe.shard and recipe.optimiser == "muon":
+        raise SiloError("recipe-value", "muon turns whole matrices: it cannot be used with shard")
     permit = Permit.of(recipe.tiers, reference=recipe.reference)
     corpus = Corpus.open(base / recipe.corpus)
     group = ProcessGroup(shard=recipe.shard)
@@ -215,7 +218,7 @@ class _Run:
     data: _Data
     network: Any
     objective: Any
-    optimiser: Any
+    optimiser: Optimiser
     state: State
 
     @classmethod
@@ -229,11 +232,11 @@ class _Run:
             seed=recipe.seed,
             context=job.shape.length,
         )
-        network = network.to(_choose_dtype(recipe))
         if recipe.gradient_checkpointing:
             network.gradient_checkpointing_enable()
         network.train()
-        objective, optimiser = job.group.wrap(Objective(network), _make_optimiser(network, recipe))
+        optimiser = Optimiser(network, recipe)
+        objective, optimiser.parts = job.group.wrap(Objective(network, _choose_dtype(recipe)), optimiser.parts)
         state = load_checkpoint(job.building / "checkpoint", network, optimiser)
         return cls(job, data, network, objective, optimiser, state)
 
@@ -261,10 +264,7 @@ class _Run:
     def step(self) -> float:
         """One optimiser step; a loss that is not finite ends the run before it can spoil the weights."""
         recipe, state, group = self.job.recipe, self.state, self.job.group
-        rate = learning_rate(recipe, state.step, self.job.shape.steps)
-        for parameters in self.optimiser.param_groups:
-            parameters["lr"] = rate
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.clear()
         try:
             total = group.add_gradients(self.objective, list(self._batches()))
             norm = group.clip_gradients(self.network, recipe.clip)
@@ -276,7 +276,7 @@ class _Run:
         loss = float(group.mean(total))
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SiloError("training-diverged", f"the loss is {loss} at step {state.step}")
-        self.optimiser.step()
+        self.optimiser.step(learning_rate(recipe, state.step, self.job.shape.steps))
         state.step += 1
         return loss
 
@@ -364,27 +364,8 @@ class _Run:
 
 
 def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
+    """What matrices are multiplied in; weights, gradients and moments are always float32."""
     kinds = {"auto": choose_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
     if recipe.dtype not in kinds:
         raise SiloError("recipe-value", f"dtype '{recipe.dtype}' is not one of {', '.join(kinds)}")
     return kinds[recipe.dtype]
-
-
-def _make_optimiser(network: Any, recipe: TrainRecipe) -> torch.optim.AdamW:
-    """AdamW; matrices decay, norms do not."""
-    parameters = [item for item in network.parameters() if item.requires_grad]
-    groups = [
-        {"params": [item for item in parameters if item.dim() >= 2], "weight_decay": recipe.weight_decay},
-        {"params": [item for item in parameters if item.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), eps=1e-8, fused=True)
-
-
-def learning_rate(recipe: TrainRecipe, step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to `final_rate` of the peak."""
-    warmup = max(1, round(recipe.warmup_share * steps))
-    if step < warmup:
-        return recipe.learning_rate * (step + 1) / warmup
-    progress = (step - warmup) / max(1, steps - warmup)
-    floor = recipe.final_rate
-    return recipe.learning_rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
