@@ -17,6 +17,7 @@ from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
 from silo.pairing import open_store
 from silo.store.selector import Selector
+from silo.text.stream import TokenStream
 from tests.inference.test_score import text_of
 from tests.inference.world import TEXTS, make_store
 
@@ -39,9 +40,7 @@ def test_the_greedy_path_has_the_log_probabilities_of_score(place: Path, method:
     for prompt in ("The quick", "The licensee shall not copy the sea. " * 3):
         steps = [step for step in run(predictor, prompt, 80) if step.token >= 0]
         ids = np.array([256, *prompt.encode(), *(step.token for step in steps)], dtype=np.uint32)
-        text = text_of("")
-        scored = np.ones(len(ids), dtype=np.bool_)
-        found = score_text(predictor, type(text)(ids, scored, 1))
+        found = score_text(predictor, TokenStream(ids, np.ones(len(ids), dtype=np.bool_), np.ones_like(ids)))
         assert len(ids) > 64
         assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-4)
 

@@ -41,7 +41,7 @@ def text_of(content: str) -> TokenStream:
     ids = ids_of(content)
     scored = np.ones(len(ids), dtype=np.bool_)
     scored[0] = False
-    return TokenStream(ids, scored, len(content.encode()))
+    return TokenStream(ids, scored, scored.astype(np.uint32))
 
 
 class Reference:

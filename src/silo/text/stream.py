@@ -10,34 +10,44 @@ from numpy.typing import NDArray
 
 from silo.text.masks import MASK
 from silo.text.normalise import normalise
-from silo.text.tokenizer import Ids, Tokenizer
+from silo.text.tokenizer import Ids, Sizes, Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenStream:
-    """Tokens of documents end to end, which of them are scored, and how many bytes of text those stand for."""
+    """Tokens of documents end to end, which of them are scored, and how many bytes of text each stands for.
+
+    A document is from one beginning-of-text token to the next. `sizes` is 0 where a token is not scored.
+    """
 
     ids: Ids
     scored: NDArray[np.bool_]
-    bytes: int
+    sizes: Sizes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all scored text."""
+        return int(self.sizes.sum(dtype=np.int64))
 
 
 def merged_stream(texts: Iterable[str], tokenizer: Tokenizer) -> TokenStream:
     """Documents end to end, each led by the beginning-of-text token; the inside of a `[** **]` mask is not scored."""
-    ids: list[Ids] = []
-    scored: list[NDArray[np.bool_]] = []
-    size = 0
-    for text in texts:
-        ids.append(np.array([tokenizer.begin], dtype=np.uint32))
-        scored.append(np.zeros(1, dtype=np.bool_))
-        pieces = list(_split_masks(normalise(text)))
-        for (piece, counts), tokens in zip(pieces, tokenizer.encode([piece for piece, _ in pieces]), strict=True):
-            ids.append(tokens)
-            scored.append(np.full(len(tokens), counts))
-            size += len(piece.encode()) if counts else 0
-    if not ids:
-        return TokenStream(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.bool_), 0)
-    return TokenStream(np.concatenate(ids), np.concatenate(scored), size)
+    none = np.empty(0, dtype=np.uint32)
+    parts = [TokenStream(none, none.astype(np.bool_), none)]
+    parts += [part for text in texts for part in _document_parts(text, tokenizer)]
+    return TokenStream(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.scored for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+    )
+
+
+def _document_parts(text: str, tokenizer: Tokenizer) -> Iterator[TokenStream]:
+    """The beginning-of-text token and the pieces of a document between and inside its masks."""
+    yield TokenStream(np.array([tokenizer.begin], dtype=np.uint32), np.zeros(1, np.bool_), np.zeros(1, np.uint32))
+    pieces = list(_split_masks(normalise(text)))
+    for (_, counts), (ids, sizes) in zip(pieces, tokenizer.measure([piece for piece, _ in pieces]), strict=True):
+        yield TokenStream(ids, np.full(len(ids), counts), sizes if counts else np.zeros_like(sizes))
 
 
 def _split_masks(text: str) -> Iterator[tuple[str, bool]]:
@@ -53,6 +63,5 @@ def _split_masks(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def first_tokens(stream: TokenStream, most: int) -> TokenStream:
-    """The beginning of a stream; bytes in proportion."""
-    kept = stream.ids[:most]
-    return TokenStream(kept, stream.scored[:most], stream.bytes * len(kept) // max(1, len(stream.ids)))
+    """The beginning of a stream."""
+    return TokenStream(stream.ids[:most], stream.scored[:most], stream.sizes[:most])

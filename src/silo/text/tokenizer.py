@@ -17,6 +17,7 @@ from silo.errors import SiloError
 from silo.files import file_sha256
 
 Ids = NDArray[np.uint32]
+Sizes = NDArray[np.uint32]
 
 _BEGIN_MARKS = ("<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>", "[BOS]", "<|startoftext|>", "</s>", "<eos>")
 _PIECE_CHARS = 200_000
@@ -32,6 +33,9 @@ class Tokenizer(Protocol):
 
     def encode(self, texts: list[str]) -> list[Ids]: ...
 
+    def measure(self, texts: list[str]) -> list[tuple[Ids, Sizes]]:
+        """The ids of each text and how many of its bytes each stands for: together, all of them."""
+
     def decode(self, ids: Ids) -> str: ...
 
 
@@ -45,6 +49,9 @@ class ByteTokenizer:
 
     def encode(self, texts: list[str]) -> list[Ids]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
+
+    def measure(self, texts: list[str]) -> list[tuple[Ids, Sizes]]:
+        return [(ids, np.ones_like(ids)) for ids in self.encode(texts)]
 
     def decode(self, ids: Ids) -> str:
         return bytes(ids[ids < 256].astype(np.uint8)).decode(errors="replace")
@@ -77,12 +84,39 @@ class FileTokenizer:
         encoded = iter(self._inner.encode_batch_fast(flat, add_special_tokens=False))
         return [_join_ids([next(encoded).ids for _ in group]) for group in pieces]
 
+    def measure(self, texts: list[str]) -> list[tuple[Ids, Sizes]]:
+        measured = []
+        for text in texts:
+            pieces = _cut_text(text)
+            encoded = self._inner.encode_batch(pieces, add_special_tokens=False)
+            sizes = [_token_sizes(piece, item.offsets) for piece, item in zip(pieces, encoded, strict=True)]
+            measured.append((_join_ids([item.ids for item in encoded]), np.concatenate(sizes)))
+        return measured
+
     def decode(self, ids: Ids) -> str:
         return str(self._inner.decode(ids[ids != self.begin].tolist(), skip_special_tokens=False))
 
 
 def _join_ids(parts: list[list[int]]) -> Ids:
     return np.concatenate([np.asarray(part, dtype=np.uint32) for part in parts])
+
+
+def _token_sizes(text: str, offsets: list[tuple[int, int]]) -> Sizes:
+    """Bytes of the text that each token stands for: from where the one before ends to where it ends, in characters.
+
+    White space that the offsets leave out is the next token's. Of a character that several tokens spell, each but the
+    first has one byte.
+    """
+    if not offsets:
+        return np.empty(0, dtype=np.uint32)
+    ends = np.maximum.accumulate(np.array(offsets, dtype=np.int64)[:, 1])
+    ends[-1] = len(text)
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    widths = np.add.reduce([points > most for most in (-1, 0x7F, 0x7FF, 0xFFFF)], axis=0, dtype=np.int64)
+    bytes_before = np.concatenate([[0], np.cumsum(widths)])
+    to_come = np.searchsorted(ends, ends, side="right") - 1 - np.arange(len(ends))
+    stops = np.maximum.accumulate(bytes_before[ends] - to_come)
+    return np.diff(stops, prepend=0).astype(np.uint32)
 
 
 def _cut_text(text: str) -> list[str]:
