@@ -119,9 +119,10 @@ class TrainRecipe:
     measure what that would give; such a model is marked for ever. A `tokenizer` is learned if none is named,
     from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. `tokenizer_provenance` states
     what a named one was learned from, if it is neither that of a model trained here nor plain bytes. With `shard`,
-    the processes of a run divide weights and optimiser among them; one process has nothing to divide. `optimiser` is
-    `adamw`, or `muon` for the matrices inside the layers; `dtype` is what matrices are multiplied in, `auto` being
-    bfloat16 where the processor has it.
+    the processes of a run divide weights and optimiser among them; one process has nothing to divide. Domains share the
+    tokens by size, raised to the power `balance`: at 0 each gets the same, whatever its size. `optimiser` is `adamw`,
+    or `muon` for the matrices inside the layers; `dtype` is what matrices are multiplied in, `auto` being bfloat16
+    where the processor has it.
     """
 
     corpus: str
@@ -144,6 +145,7 @@ class TrainRecipe:
     weight_decay: float = 0.1
     clip: float = 1.0
     reweigh: bool = True
+    balance: float = 1.0
     validation: tuple[str, ...] = ()
     validation_tokens: int = 100_000
     evaluate_every: int = 500_000

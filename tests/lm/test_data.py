@@ -78,6 +78,13 @@ def test_weights_multiply_how_often_a_domain_is_seen() -> None:
     assert share == pytest.approx(300 / 1200)
 
 
+def test_balance_levels_the_sizes_of_domains() -> None:
+    streams = {"large": _stream(9001, "large"), "small": _stream(1001, "small")}
+    for balance, share in ((1.0, 0.1), (0.5, 0.25), (0.0, 0.5)):
+        plan = make_plan(streams, sequences=1000, length=10, weights={}, seed=1, balance=balance)
+        assert plan.tokens_by_domain(len(plan), 10)["small"] == pytest.approx(10_000 * share, abs=20)
+
+
 def test_a_plan_depends_on_its_seed_alone() -> None:
     streams = {"d": _stream(5000)}
     plans = [make_plan(streams, sequences=50, length=20, weights={}, seed=seed) for seed in (1, 1, 2)]

@@ -191,6 +191,11 @@ class Plan:
         ]
         return np.stack(rows)
 
+    def tokens_by_domain(self, upto: int, length: int) -> dict[str, int]:
+        """How many tokens of each domain the first `upto` sequences hold."""
+        counts = np.bincount(self.domain_of[:upto], minlength=len(self.domains)) * length
+        return {domain: int(count) for domain, count in zip(self.domains, counts, strict=True) if count}
+
     def visited_documents(self, streams: Mapping[str, Stream], upto: int, length: int) -> list[tuple[str, bytes]]:
         """(id, text hash) of every document that the first `upto` sequences touch."""
         documents: list[tuple[str, bytes]] = []
@@ -204,14 +209,20 @@ class Plan:
 
 
 def make_plan(
-    streams: Mapping[str, Stream], *, sequences: int, length: int, weights: Mapping[str, float], seed: int
+    streams: Mapping[str, Stream],
+    *,
+    sequences: int,
+    length: int,
+    weights: Mapping[str, float],
+    seed: int,
+    balance: float = 1.0,
 ) -> Plan:
-    """Share the sequences out by weight times size, shuffle, and go through each domain epoch by epoch."""
+    """Share the sequences out by weight times size (to the power `balance`), shuffle, go through domains by epochs."""
     domains = tuple(sorted(domain for domain, stream in streams.items() if stream.sequences(length)))
     if not domains:
         raise SiloError("input-empty", f"no domain has a whole sequence of {length + 1} tokens")
     sizes = np.array([streams[domain].sequences(length) for domain in domains], dtype=np.float64)
-    shares = sizes * np.array([weights.get(domain, 1.0) for domain in domains])
+    shares = sizes**balance * np.array([weights.get(domain, 1.0) for domain in domains])
     counts = _apportion(shares / shares.sum(), sequences)
     rng = np.random.default_rng([seed, length])
     domain_of = np.repeat(np.arange(len(domains), dtype=np.uint16), counts)

@@ -142,7 +142,14 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
         if group.is_leader:
             corpus.verify()
     sequences, weights = shape.steps * shape.per_step, _domain_weights(recipe, corpus)
-    plan = make_plan(streams, sequences=sequences, length=shape.length, weights=weights, seed=recipe.seed)
+    plan = make_plan(
+        streams,
+        sequences=sequences,
+        length=shape.length,
+        weights=weights,
+        seed=recipe.seed,
+        balance=recipe.balance,
+    )
     files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
     return _Data(tokenizer_file, origin, streams, plan, validation_streams(files, recipe.validation_tokens, tokenizer))
 
@@ -337,6 +344,8 @@ class _Run:
             "permitted": not job.permit.reference and self.data.origin.known,
             "permitted_weights": not job.permit.reference,
             "tokenizer": self.data.origin.as_json(self.data.tokenizer),
+            "domains": self.data.plan.tokens_by_domain(state.best_step * job.shape.per_step, job.shape.length),
+            "groups": job.corpus.manifest["recipe"].get("groups", {}),
             "recipe": asdict(replace(job.recipe, corpus="", validation=(), tokenizer="")),
             "summary": summary,
         }

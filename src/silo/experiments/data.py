@@ -1,0 +1,137 @@
+"""What experiments read: any folder of `DOMAIN.{train,validation,test}.jsonl[.zst]`, made fit for a fair comparison.
+
+Documents that belong together (a thread of mail, a project of code) go to one split together: their files are pooled
+and every group is dealt by a hash of its name. Within a split the order is that of a hash too, so that the first N
+documents are a sample. Documents beyond `train_bytes` of train text are left out, so that a reference model can read all
+that a store holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zstandard
+
+from silo.errors import SiloError
+from silo.files import canonical_json, fingerprint, read_json, write_atomic, write_json
+from silo.recipe import Limits
+from silo.sources.reader.bytes import read_file_lines
+from silo.text.strict_json import parse_object
+
+SPLITS = ("train", "validation", "test")
+_HELD_OUT = 0.1
+"""Of the groups of a pooled domain, this share is validation text and as much is test text."""
+
+_NAME = re.compile(r"(?P<domain>[A-Za-z0-9_-]+)\.(?P<split>train|validation|test)\.jsonl(\.zst|\.gz)?")
+_MONTHS = "january february march april may june july august september october november december"
+_SUBJECT_NOISE = re.compile(rf"\b(re|fw|fwd)\b|\b({'|'.join(_MONTHS.split())})\b|[\d\W_]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecipe:
+    """`groups` names what keeps documents of a domain together: `thread` (the subject of a mail) or a metadata key."""
+
+    groups: dict[str, str]
+    train_bytes: int = 3_000_000
+
+
+class _Line(NamedTuple):
+    """A record as it is written, by what it is sorted, and the bytes of its text."""
+
+    order: bytes
+    content: bytes
+    size: int
+
+
+def find_domains(data: Path) -> dict[str, dict[str, Path]]:
+    """The files of a folder by domain and split; domains without train text are left out."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in sorted(data.iterdir()) if data.is_dir() else []:
+        if match := _NAME.fullmatch(path.name):
+            found.setdefault(match["domain"], {})[match["split"]] = path
+    complete = {domain: files for domain, files in found.items() if len(files) == len(SPLITS)}
+    if not complete:
+        hint = "it should hold DOMAIN.train.jsonl, DOMAIN.validation.jsonl and DOMAIN.test.jsonl, plain or .zst"
+        raise SiloError("input-missing", f"there is no domain with all three splits in {data}", hint)
+    return complete
+
+
+def prepare_data(data: Path, out: Path, recipe: DataRecipe, *, whole: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Write the files of every domain to `out`, those of `whole` uncut; what is there already is kept.
+
+    Returns documents and bytes by domain and split.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    counts = {}
+    for domain, files in find_domains(data).items():
+        group, most = recipe.groups.get(domain, ""), 0 if domain in whole else recipe.train_bytes
+        key = fingerprint([domain, group, most, {split: _identity(path) for split, path in files.items()}])
+        note = out / f"{domain}.json"
+        if not note.exists() or read_json(note)["key"] != key:
+            write_json(note, {"key": key, "splits": _prepare_domain(domain, files, out, group, most)})
+        counts[domain] = read_json(note)["splits"]
+    return counts
+
+
+def _identity(path: Path) -> list[Any]:
+    return [path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
+
+
+def _prepare_domain(domain: str, files: dict[str, Path], out: Path, group: str, most: int) -> dict[str, Any]:
+    pools: dict[str, list[_Line]] = {split: [] for split in SPLITS}
+    for split, path in files.items():
+        for record in _records(path):
+            place = _deal(domain, _group_name(record, group)) if group else split
+            pools[place].append(_Line(_order(record), canonical_json(record), len(record["text"].encode())))
+    counts = {}
+    for split, pool in pools.items():
+        lines = _first_bytes(sorted(pool), most if split == "train" else 0)
+        content = b"".join(line.content + b"\n" for line in lines)
+        write_atomic(out / f"{domain}.{split}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(content))
+        counts[split] = {"documents": len(lines), "bytes": sum(line.size for line in lines)}
+    return counts
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    limits = Limits()
+    for line in read_file_lines(path, limits):
+        if line is None:
+            raise SiloError("line-too-long", f"a line of {path.name} is too long")
+        if line.strip():
+            yield parse_object(line, limits.max_depth)
+
+
+def _group_name(record: dict[str, Any], group: str) -> str:
+    """What a document belongs to; one without such a name stands for itself."""
+    if group == "thread":
+        subject = record["text"].partition("\n")[0].lower().removeprefix("subject:")
+        name = _SUBJECT_NOISE.sub(" ", subject).strip()
+    else:
+        name = str(record.get("metadata", {}).get(group, ""))
+    return name or str(record["id"])
+
+
+def _deal(domain: str, name: str) -> str:
+    place = int.from_bytes(hashlib.sha256(f"{domain}\n{name}".encode()).digest()[:8]) / 2**64
+    return "test" if place < _HELD_OUT else "validation" if place < 2 * _HELD_OUT else "train"
+
+
+def _order(record: dict[str, Any]) -> bytes:
+    return hashlib.sha256(str(record["id"]).encode()).digest()
+
+
+def _first_bytes(lines: list[_Line], most: int) -> list[_Line]:
+    """Lines of so many bytes of text together; 0 keeps all."""
+    if not most:
+        return lines
+    kept, size = [], 0
+    for line in lines:
+        if size + line.size <= most:
+            kept.append(line)
+            size += line.size
+    return kept
