@@ -42,9 +42,13 @@ Method = frozenset[str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tuned:
-    """Settings for each method, and perplexities on the half of the text that the gates were not fitted on."""
+    """Settings for each method, and perplexities on the half of the text that the gates were not fitted on.
+
+    `fixed` are the settings with one lambda for all tokens, for methods that have one.
+    """
 
     settings: Mapping[str, Settings]
+    fixed: Mapping[str, Settings]
     figures: Mapping[str, Any]
 
 
@@ -149,6 +153,7 @@ class _Fit:
     def tuned(self) -> Tuned:
         base = self.predictor.settings
         settings: dict[str, Settings] = {}
+        fixed: dict[str, Settings] = {}
         figures: dict[str, Any] = {"tokens": int(self.counted.sum()), "lm": self._perplexity(self.observed.lm)}
         observed, method = self.observed, self.predictor.method
         if "knn" in method:
@@ -158,10 +163,13 @@ class _Fit:
             observed = replace(self.observed, knn=self.grid.mass[:, best].astype(np.float64))
         for name in ("knn", "ngram", "knn+ngram"):
             if set(name.split("+")) <= method:
-                settings[name], figures[name] = self._method(observed, frozenset(name.split("+")), base)
+                method_parts = frozenset(name.split("+"))
+                settings[name], figures[name] = self._method(observed, method_parts, base)
+                if "knn" in method_parts:
+                    fixed[name] = self._fixed(observed, method_parts, base, self.counted)
         if "knn" in method:
             figures["skip"] = [self._skipped(observed, settings["knn"], limit) for limit in _SKIPS]
-        return Tuned(settings, figures)
+        return Tuned(settings, fixed, figures)
 
     def _neighbours(self) -> int:
         """The column of the grid that does best with its own lambda."""
@@ -186,7 +194,7 @@ class _Fit:
 
     def _fixed(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         """One lambda; matches are always weighed by length and count, which is what they are."""
-        return self._fitted(observed, method, base, rows, Gate.constant(0.0))
+        return _fitted(observed, method, base, rows, Gate.constant(0.0))
 
     def _adaptive(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         if "knn" not in method:
@@ -195,32 +203,7 @@ class _Fit:
         lines = [_rising(np.quantile(near, _QUANTILES)), _PEAKS]
         lines += [log_nodes(_LONGEST)] if "ngram" in method else []
         shape = tuple(map(len, lines))
-        return self._fitted(observed, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
-
-    def _fitted(
-        self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate
-    ) -> Settings:
-        lines = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS))
-        ngram = Gate(lines, np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS))))
-        uses: list[Use] = []
-        if "knn" in method:
-            features = observed.features
-            active = np.isfinite(features.closest[rows])
-            corners = knn.corners(
-                np.where(active, features.closest[rows], 0.0), features.peaks[rows], log_counts(features.lengths[rows])
-            )
-            uses.append(Use(0, *corners, active))
-        if "ngram" in method:
-            lengths, totals = observed.features.level_lengths()[rows], observed.features.totals[rows]
-            for column in range(totals.shape[1]):
-                corners = ngram.corners(log_counts(lengths[:, column]), log_counts(totals[:, column]))
-                uses.append(Use(1, *corners, totals[:, column] > 0))
-        fitted = fit_gates(observed.components(method)[rows], uses, [knn, ngram])
-        return replace(
-            base,
-            knn=fitted[0] if "knn" in method else base.knn,
-            ngram=fitted[1] if "ngram" in method else base.ngram,
-        )
+        return _fitted(observed, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
 
     def _perplexity(self, probabilities: Floats) -> float:
         return float(np.exp(-np.log(np.maximum(probabilities[self.counted], 1e-300)).mean()))
@@ -231,6 +214,35 @@ class _Fit:
         features = replace(observed.features, closest=np.where(sure, np.inf, observed.features.closest))
         cost = _perplexity(replace(observed, features=features), frozenset({"knn"}), settings, self.counted)
         return {"limit": limit, "skipped": float(sure[self.counted].mean()), "perplexity": cost}
+
+
+def fit_matches(observed: Observations, counted: NDArray[np.bool_]) -> Settings:
+    """The weights of exact matches by length and count over whatever stands in the LM's place."""
+    return _fitted(observed, frozenset({"ngram"}), Settings(), counted, Gate.constant(0.0))
+
+
+def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
+    lines = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS))
+    ngram = Gate(lines, np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS))))
+    uses: list[Use] = []
+    if "knn" in method:
+        features = observed.features
+        active = np.isfinite(features.closest[rows])
+        corners = knn.corners(
+            np.where(active, features.closest[rows], 0.0), features.peaks[rows], log_counts(features.lengths[rows])
+        )
+        uses.append(Use(0, *corners, active))
+    if "ngram" in method:
+        lengths, totals = observed.features.level_lengths()[rows], observed.features.totals[rows]
+        for column in range(totals.shape[1]):
+            corners = ngram.corners(log_counts(lengths[:, column]), log_counts(totals[:, column]))
+            uses.append(Use(1, *corners, totals[:, column] > 0))
+    fitted = fit_gates(observed.components(method)[rows], uses, [knn, ngram])
+    return replace(
+        base,
+        knn=fitted[0] if "knn" in method else base.knn,
+        ngram=fitted[1] if "ngram" in method else base.ngram,
+    )
 
 
 def _perplexity(observed: Observations, method: Method, settings: Settings, rows: NDArray[np.bool_]) -> float:

@@ -2,8 +2,8 @@
 
 Documents that belong together (a thread of mail, a project of code) go to one split together: their files are pooled
 and every group is dealt by a hash of its name. Within a split the order is that of a hash too, so that the first N
-documents are a sample. Documents beyond `train_bytes` of train text are left out, so that a reference model can read all
-that a store holds.
+documents are a sample. Documents beyond `train_bytes` of train text are left out, so that a reference model can read
+all that a store holds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,385 @@
+"""`silo eval ppl`: what stores are worth on some domains, beside the rows that keep the comparison honest.
+
+Every row is the log-probability of every token of the same text, so that whatever is asked later (perplexity, bits per
+byte, a difference, the share of a gap, by document, by how much of the text the store holds) comes from one pass.
+Settings come from validation text. A test text that was scored before is said to have been.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.evaluation.finetune import FineTuning, fine_tune, store_tokens
+from silo.evaluation.intervals import Estimate, Floats, Resamples, gap_closed, perplexity
+from silo.evaluation.tune import fit_matches, tune
+from silo.inference.context import RicContext
+from silo.inference.mix import mixed
+from silo.inference.observe import Observations, observe
+from silo.inference.predict import Predictor
+from silo.inference.settings import Settings, parse_method
+from silo.lm.model import LanguageModel
+from silo.lm.windows import Windows
+from silo.pairing import KeyEncoder
+from silo.progress import Advance
+from silo.sources.evaluation import read_evaluation
+from silo.store.policy import EVERYTHING
+from silo.store.store import Store
+from silo.text.stream import TokenStream, first_tokens, merged_stream
+from silo.text.tokenizer import Tokenizer
+
+PLAIN, REFERENCE = "lm", "reference"
+METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
+MATCHES = {"0": (0, 0), "1-4": (1, 4), "5-8": (5, 8), "9-12": (9, 12), "13+": (13, 10**9)}
+"""Tokens by the longest stretch before them that the store holds, in tokens."""
+CLEAN = (0, 12)
+IN, NEAR, OUT, UNKNOWN = "in", "near", "out", "unknown"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainText:
+    """Text of one domain as one stream; `documents` numbers the document of every token, `labels` names them."""
+
+    domain: str
+    stream: TokenStream
+    documents: NDArray[np.int64]
+    labels: tuple[str, ...]
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """The tokens that are scored: the first of all has nothing to be predicted from."""
+        counted = self.stream.scored.copy()
+        counted[:1] = False
+        return counted
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """About so many tokens of a domain, in whole documents, each cut to its first `document_tokens`; 0 is no limit."""
+
+    tokens: int = 0
+    document_tokens: int = 0
+
+
+def read_domains(files: Iterable[Path], tokenizer: Tokenizer, limits: TextLimits) -> dict[str, DomainText]:
+    """The documents of some files by domain."""
+    parts: dict[str, list[tuple[str, TokenStream]]] = {}
+    sizes: dict[str, int] = {}
+    for file in files:
+        for record in read_evaluation(file):
+            if limits.tokens and sizes.get(record.domain, 0) >= limits.tokens:
+                continue
+            document = merged_stream([record.text], tokenizer)
+            if limits.document_tokens:
+                document = first_tokens(document, limits.document_tokens + 1)
+            parts.setdefault(record.domain, []).append((record.label, document))
+            sizes[record.domain] = sizes.get(record.domain, 0) + len(document.ids)
+    return {domain: _join(domain, documents) for domain, documents in sorted(parts.items())}
+
+
+def _join(domain: str, documents: Sequence[tuple[str, TokenStream]]) -> DomainText:
+    streams = [stream for _, stream in documents]
+    whole = TokenStream(
+        np.concatenate([stream.ids for stream in streams]),
+        np.concatenate([stream.scored for stream in streams]),
+        np.concatenate([stream.sizes for stream in streams]),
+    )
+    numbers = np.repeat(np.arange(len(streams)), [len(stream.ids) for stream in streams])
+    return DomainText(domain, whole, numbers, tuple(label for label, _ in documents))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainScores:
+    """The rows of one domain: log-probabilities of all tokens, and the longest match before each (-1 without a store).
+
+    `notes` says of some rows how they came about (settings, fine-tuning).
+    """
+
+    text: DomainText
+    mark: str
+    matches: NDArray[np.int64]
+    logs: dict[str, Floats]
+    notes: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contestants:
+    """What is compared on every domain. `encoder` makes the stores' keys; references have the model's tokenizer."""
+
+    model: LanguageModel
+    stores: Sequence[Store]
+    encoder: KeyEncoder | None
+    methods: Sequence[str]
+    references: Mapping[str, LanguageModel]
+    settings: Mapping[str, Settings] = field(default_factory=dict)
+    fine_tuning: FineTuning | None = None
+
+
+def score_domain(
+    contestants: Contestants,
+    text: DomainText,
+    validation: TokenStream | None,
+    *,
+    advance: Advance = lambda *_: None,
+) -> DomainScores:
+    """All rows of one domain. Without validation text the settings are those given, or the defaults."""
+    matches = np.full(len(text.stream.ids), -1, dtype=np.int64)
+    scores = DomainScores(text, domain_mark(contestants.model.manifest, text.domain), matches, {})
+    _Scoring(contestants, scores, validation, advance).run()
+    return scores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scoring:
+    """Fills the rows of one domain."""
+
+    contestants: Contestants
+    scores: DomainScores
+    validation: TokenStream | None
+    advance: Advance
+
+    def run(self) -> None:
+        contest = self.contestants
+        self._methods(contest.model, "", contest.methods)
+        if contest.stores and contest.fine_tuning is not None and self.validation is not None:
+            self._fine_tuned(contest.fine_tuning)
+        for name, model in contest.references.items():
+            best = [method for method in contest.methods if method != PLAIN and "ric" not in method][-1:]
+            self._methods(model, name, [PLAIN, *best] if contest.stores else [PLAIN])
+
+    def _methods(self, model: LanguageModel, name: str, methods: Sequence[str]) -> None:
+        """The rows of one model; those of a reference are named after it."""
+        searched = frozenset(part for method in methods for part in parse_method(method)) - {"ric"}
+        predictor = self._predictor(model, searched)
+        tuned = tune(predictor, self.validation, advance=self.advance) if searched and self.validation else None
+        chosen = {**self.contestants.settings, **(tuned.settings if tuned else {})}
+        if tuned:
+            predictor.settings = next(iter(tuned.settings.values()))  # k and tau are the same in all of them
+            self.scores.notes[_row(name, "settings")] = dict(tuned.figures)
+        observed = self._timed(_row(name, "+".join(sorted(searched)) or PLAIN), lambda: self._observe(predictor))
+        if "ngram" in searched:
+            self.scores.matches[:] = observed.levels.lengths
+        for method in methods:
+            parts = parse_method(method)
+            if "ric" in parts:
+                self._ric(model, name, method, chosen)
+            else:
+                self._add(_row(name, method), _mixed(observed, parts, chosen.get(method, predictor.settings)))
+        if tuned and "knn" in methods and not name:
+            self._add("knn, fixed", _mixed(observed, frozenset({"knn"}), tuned.fixed["knn"]))
+        if "ngram" in searched and not name:
+            self._without_model(predictor, observed)
+
+    def _predictor(self, model: LanguageModel, method: frozenset[str]) -> Predictor:
+        contest = self.contestants
+        return Predictor(
+            model,
+            contest.stores if method else (),
+            method=method,
+            settings=contest.settings.get("+".join(sorted(method)), Settings()),
+            policy=EVERYTHING,
+            encoder=contest.encoder if "knn" in method else None,
+            context=None,
+        )
+
+    def _observe(self, predictor: Predictor) -> Observations:
+        return observe(predictor, self.scores.text.stream.ids, advance=self.advance)
+
+    def _ric(self, model: LanguageModel, name: str, method: str, chosen: Mapping[str, Settings]) -> None:
+        """Passages before the text, and the model alone with as much context as they leave it."""
+        settings = chosen.get(method.removeprefix("ric+"), Settings())
+        predictor = self._predictor(model, parse_method(method))
+        predictor.settings = settings
+        provider = RicContext(model.context, settings.ric, model.tokenizer)
+        predictor.context = provider
+        observed = self._timed(_row(name, method), lambda: self._observe(predictor))
+        self._add(_row(name, method), _mixed(observed, parse_method(method) - {"ric"}, settings))
+        control = _row(name, "lm, context of ric")
+        if control not in self.scores.logs:
+            plain = self._predictor(model, frozenset())
+            plain.windows = Windows(provider.windows.length, provider.windows.stride)
+            self._add(control, _mixed(self._observe(plain), frozenset(), settings))
+
+    def _without_model(self, predictor: Predictor, observed: Observations) -> None:
+        """Matches of the store over its unigrams: what an n-gram model reaches that has no language model at all."""
+        if self.validation is None:
+            return
+        alone = self._predictor(predictor.model, frozenset({"ngram"}))
+        shares = unigrams(self.contestants.stores, predictor.model.vocabulary)
+        with alone.reading() as retriever:
+            levels = retriever.levels(self.validation.ids.astype(np.int64))
+        features = replace(
+            observed.features, peaks=np.zeros(len(levels.lengths)), lengths=levels.lengths, totals=levels.totals
+        )
+        seen = Observations(shares[self.validation.ids], np.zeros(len(levels.lengths)), levels, features)
+        counted = self.validation.scored.copy()
+        counted[:1] = False
+        settings = fit_matches(seen, counted)
+        here = replace(observed, lm=shares[self.scores.text.stream.ids])
+        self._add("ngram, no lm", _mixed(here, frozenset({"ngram"}), settings))
+
+    def _fine_tuned(self, how: FineTuning) -> None:
+        model, validation = self.contestants.model, self.validation
+        assert validation is not None
+        tokens = store_tokens(self.contestants.stores, model.tokenizer.begin)
+        adapted, report = self._timed(
+            "fine-tuned", lambda: fine_tune(model, tokens, validation, how, advance=self.advance)
+        )
+        self.scores.notes["fine-tuned"] = report
+        self._add("fine-tuned", _mixed(self._observe(self._predictor(adapted, frozenset())), frozenset(), Settings()))
+
+    def _add(self, row: str, probabilities: Floats) -> None:
+        logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+        logs[:1] = 0.0
+        self.scores.logs[row] = logs
+
+    def _timed(self, row: str, work: Any) -> Any:
+        begun = time.perf_counter()
+        result = work()
+        self.scores.seconds[row] = time.perf_counter() - begun
+        return result
+
+
+def _row(model: str, method: str) -> str:
+    if not model:
+        return method
+    return model if method == PLAIN else f"{model} + {method}"
+
+
+def _mixed(observed: Observations, method: frozenset[str], settings: Settings) -> Floats:
+    return mixed(observed.weights(method, settings), observed.components(method))
+
+
+def unigrams(stores: Sequence[Store], vocabulary: int) -> Floats:
+    """The share of every token in the stores' text, each token counted once more than it occurs."""
+    counts = np.ones(vocabulary)
+    for store in stores:
+        with store.reading() as view:
+            for row in range(len(view.ids)):
+                np.add.at(counts, view.document_tokens(row), 1.0)
+    shares: Floats = counts / counts.sum()
+    return shares
+
+
+def domain_mark(manifest: Mapping[str, Any], domain: str) -> str:
+    """How near a model's training text is to a domain: the domain itself, one of its group, neither; or not known."""
+    training = manifest.get("training", {})
+    if "domains" not in training:
+        return UNKNOWN
+    learned = set(training["domains"])
+    kin = {other for group in training.get("groups", {}).values() if domain in group for other in group}
+    return IN if domain in learned else NEAR if kin & learned else OUT
+
+
+class DomainFigures:
+    """Figures of the rows of one domain; all vectors share the draws of documents."""
+
+    def __init__(self, scores: DomainScores, *, seed: int = 0) -> None:
+        self.scores = scores
+        self._documents = len(scores.text.labels)
+        self._resamples = Resamples(self._documents, seed=seed)
+
+    def perplexity(self, row: str, matches: tuple[int, int] | None = None) -> Floats:
+        """Of the tokens that count, or of those whose longest match is in a range."""
+        chosen = self.chosen(matches)
+        return perplexity(self._total(self.scores.logs[row], chosen), self._total(np.ones(len(chosen)), chosen))
+
+    def bits_per_byte(self, row: str) -> Floats:
+        chosen = self.chosen(None)
+        sizes = self._total(self.scores.text.stream.sizes.astype(np.float64), chosen)
+        figure: Floats = -self._total(self.scores.logs[row], chosen) / math.log(2) / np.maximum(sizes, 1)
+        return figure
+
+    def gap_closed(self, row: str, reference: str, matches: tuple[int, int] | None = None) -> Floats:
+        return gap_closed(*(self.perplexity(name, matches) for name in (PLAIN, row, reference)))
+
+    def chosen(self, matches: tuple[int, int] | None) -> NDArray[np.bool_]:
+        """The tokens that count, as far as their longest match is in the range."""
+        counted = self.scores.text.counted
+        if matches is None:
+            return counted
+        return counted & (self.scores.matches >= matches[0]) & (self.scores.matches <= matches[1])
+
+    def _total(self, values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> Floats:
+        text = self.scores.text
+        sums = np.bincount(text.documents[chosen], weights=values[chosen], minlength=self._documents)
+        return self._resamples.total(sums.astype(np.float64))
+
+    def as_json(self) -> dict[str, Any]:
+        """Every figure of every row with its interval."""
+        scores, counted = self.scores, self.scores.text.counted
+        return {
+            "mark": scores.mark,
+            "documents": self._documents,
+            "tokens": int(counted.sum()),
+            "bytes": scores.text.stream.bytes,
+            "matches": self._match_counts(),
+            "rows": {row: self._row(row) for row in scores.logs},
+            "notes": scores.notes,
+            "seconds": {name: round(value, 2) for name, value in scores.seconds.items()},
+        }
+
+    def _match_counts(self) -> dict[str, int]:
+        if (self.scores.matches < 0).all():
+            return {}
+        return {name: int(self.chosen(bounds).sum()) for name, bounds in MATCHES.items()}
+
+    def _row(self, row: str) -> dict[str, Any]:
+        figures: dict[str, Any] = {
+            "perplexity": Estimate.of(self.perplexity(row)).as_json(),
+            "bits_per_byte": Estimate.of(self.bits_per_byte(row)).as_json(),
+        }
+        if row != PLAIN and PLAIN in self.scores.logs:
+            plain = self.perplexity(PLAIN)
+            figures["ratio_to_lm"] = Estimate.of(self.perplexity(row) / plain).as_json()
+            figures["difference_to_lm"] = Estimate.of(self.perplexity(row) - plain).as_json()
+            if REFERENCE in self.scores.logs and row != REFERENCE:
+                figures["gap_closed"] = Estimate.of(self.gap_closed(row, REFERENCE)).as_json()
+        if counts := self._match_counts():
+            figures["by_match"] = {
+                name: Estimate.of(self.perplexity(row, MATCHES[name])).as_json()
+                for name, count in counts.items()
+                if count
+            }
+            figures["clean"] = Estimate.of(self.perplexity(row, CLEAN)).as_json()
+            if row not in (PLAIN, REFERENCE) and REFERENCE in self.scores.logs:
+                figures["clean_gap_closed"] = Estimate.of(self.gap_closed(row, REFERENCE, CLEAN)).as_json()
+        return figures
+
+    def by_document(self) -> list[dict[str, Any]]:
+        """Of every document its tokens, bytes, share of long matches and perplexity in every row."""
+        text, counted = self.scores.text, self.scores.text.counted
+        numbers, count = text.documents[counted], self._documents
+        tokens = np.bincount(numbers, minlength=count)
+        sizes = np.bincount(numbers, weights=text.stream.sizes[counted], minlength=count)
+        long = np.bincount(numbers, weights=self.scores.matches[counted] > CLEAN[1], minlength=count)
+        logs = {
+            row: np.bincount(numbers, weights=values[counted], minlength=count)
+            for row, values in self.scores.logs.items()
+        }
+        return [
+            {
+                "document": label,
+                "tokens": int(tokens[at]),
+                "bytes": int(sizes[at]),
+                "long_matches": float(long[at] / max(1, tokens[at])),
+                "perplexity": {
+                    row: float(np.exp(min(-values[at] / max(1, tokens[at]), 700.0))) for row, values in logs.items()
+                },
+            }
+            for at, label in enumerate(text.labels)
+            if tokens[at]
+        ]
+
+
+def average_gap_closed(figures: Sequence[DomainFigures], row: str, matches: tuple[int, int] | None = None) -> Estimate:
+    """The mean over domains of how much of the gap a row closes; the domains' draws are independent."""
+    return Estimate.of(np.mean([item.gap_closed(row, REFERENCE, matches) for item in figures], axis=0))
