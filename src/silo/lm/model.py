@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from silo.errors import SiloError
@@ -162,6 +164,15 @@ class LanguageModel:
         except SiloError:
             return "final"
         return "ffn"
+
+    @torch.inference_mode()
+    def token_similarities(self, words: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float32]:
+        """The cosine of each word's mean output embedding to that of every token [words, vocabulary], all centred."""
+        table = self.network.get_output_embeddings().weight.float()
+        table = torch.nn.functional.normalize(table - table.mean(0), dim=1)
+        means = torch.stack([table[torch.from_numpy(word.astype(np.int64))].mean(0) for word in words])
+        similarities: NDArray[np.float32] = (torch.nn.functional.normalize(means, dim=1) @ table.T).numpy()
+        return similarities
 
     def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""
