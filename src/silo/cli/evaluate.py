@@ -60,13 +60,14 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
 
 
 def _tasks(arguments: argparse.Namespace) -> int:
-    from silo.evaluation.tasks.evaluate import evaluate_tasks, require_split
-    from silo.evaluation.tasks.report import report
     from silo.evaluation.tasks.task import load_tasks
 
-    tasks = load_tasks([Path(place) for place in arguments.tasks])
-    require_split(tasks, arguments.split)
+    tasks = load_tasks([Path(place) for place in arguments.tasks], split=arguments.split)
     options = _task_options(arguments)
+
+    from silo.evaluation.tasks.evaluate import evaluate_tasks
+    from silo.evaluation.tasks.report import report
+
     predictor = _open_predictor(arguments, options)
     with show.progress(quiet=arguments.quiet) as advance:
         results = list(evaluate_tasks(predictor, tasks, options, advance=advance))

@@ -107,12 +107,12 @@ def _prompts_of(text: NDArray[np.uint32], query: NDArray[np.uint32], layout: Lay
     """One prompt, or one for each word of several tokens, of which the first reads the columns too."""
     tokens, words = text.astype(np.int64), query.astype(np.int64)
     if not layout.long_words:
-        return [Prompt(tokens, (layout.columns,), words)]
+        return [Prompt(tokens, (layout.columns,), query=words)]
     prompts = []
     for at, word in enumerate(layout.long_words):
         later = tuple(word[number : number + 1] for number in range(1, len(word)))
         wanted = later if at else (layout.columns, *later)
-        prompts.append(Prompt(np.concatenate([tokens, word[:-1]]), wanted, words))
+        prompts.append(Prompt(tokens, wanted, word[:-1], words))
     return prompts
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.errors import SiloError
 from silo.evaluation.tasks.choose import Choice, Labelled, Method, choose, default_choice
 from silo.evaluation.tasks.classify import Layout, Variant, headline, make_prompts, variants
 from silo.evaluation.tasks.task import Example, Task
@@ -70,13 +69,6 @@ def evaluate_tasks(
     """Every task, one after the other; the predictor has the searches of all methods."""
     for task in tasks:
         yield _Evaluation(predictor, task, options, advance).result()
-
-
-def require_split(tasks: Sequence[Task], split: str) -> None:
-    """Refuse tasks that lack the split that is to be reported."""
-    for task in tasks:
-        if split and split not in task.splits:
-            raise SiloError("input-missing", f"the task {task.name} has no {split}.jsonl", "leave --split out")
 
 
 class _Evaluation:

@@ -50,13 +50,15 @@ class Task:
         return _PLACES.sub(lambda match: text if match[1] == "text" else text2, self.template).rstrip(" ")
 
 
-def load_tasks(places: Iterable[Path]) -> list[Task]:
-    """The tasks of some folders, each a task or full of tasks, in the order of their names."""
+def load_tasks(places: Iterable[Path], *, split: str | None = None) -> list[Task]:
+    """The tasks of some folders, each a task or full of tasks, in the order of their names; all have the `split`."""
     folders = [folder for place in places for folder in _task_folders(place)]
     tasks = sorted((_load_task(folder) for folder in folders), key=lambda task: task.name)
     names = [task.name for task in tasks]
     if again := next((name for name in names if names.count(name) > 1), None):
         raise SiloError("usage", f"two task folders are named '{again}'")
+    if lacking := next((task.name for task in tasks if split and split not in task.splits), None):
+        raise SiloError("input-missing", f"the task {lacking} has no {split}.jsonl", "leave --split out")
     return tasks
 
 
@@ -79,8 +81,8 @@ def _load_task(folder: Path) -> Task:
     if "{text}" not in template:
         raise _invalid(path, "template", "has no {text}", "write it like: {text} It was")
     words = _words(content, path)
-    names = tuple(content.get("label_names", words))
-    if len(names) != len(words) or not all(isinstance(name, str) for name in names):
+    names = content.get("label_names", list(words))
+    if not _is_words(names) or len(names) != len(words):
         raise _invalid(path, "label_names", "does not fit label_words", "give one name for each label word, or none")
     tail = _PLACES.split(template)[-1].rstrip(" ")
     premise = _string(content, "domain_premise", path) if "domain_premise" in content else tail or None
@@ -91,12 +93,14 @@ def _load_task(folder: Path) -> Task:
         raise SiloError("task-invalid", f"{folder} has neither validation.jsonl nor test.jsonl", hint)
     needs_second = "{text2}" in template
     splits = {split: _read_split(folder / f"{split}.jsonl", labels, len(words), needs_second) for split in files}
-    return Task(folder.absolute().name, template, words, names, premise, _word_sets(content, words, path), splits)
+    return Task(
+        folder.absolute().name, template, words, tuple(names), premise, _word_sets(content, words, path), splits
+    )
 
 
 def _words(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     words: Any = content.get("label_words")
-    if not _is_words(words) or len(set(words)) < len(words) or len(words) < 2:
+    if not _is_words(words) or len({word.strip() for word in words}) < max(2, len(words)):
         hint = "give a list of at least two different words, one for each label"
         raise _invalid(path, "label_words", "is not a list of different words", hint)
     return tuple(word.strip() for word in words)

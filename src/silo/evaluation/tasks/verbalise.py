@@ -19,7 +19,7 @@ from silo.text.tokenizer import Tokenizer
 
 Tokens = NDArray[np.int64]
 
-EXPANDED = 10
+EXPANDED = 5
 """Words of an expanded set, the label's own included."""
 _CANDIDATES = 1000
 _SHORTEST = 3

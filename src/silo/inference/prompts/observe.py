@@ -19,7 +19,7 @@ from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count, map_on_cores
 from silo.lm.scoring import NextTokens, next_tokens
-from silo.lm.windows import Window
+from silo.lm.windows import Window, Windows
 from silo.progress import Advance
 
 Tokens = NDArray[np.int64]
@@ -33,14 +33,16 @@ _SEARCHED_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """A text without the token that begins it; its beginning is left out where it is longer than the context.
+    """A text without the token that begins it, and a continuation of it.
 
-    `wanted`: after each of its last positions, the tokens whose probability is asked for. `query`: the tokens whose
-    words find passages; without some, nothing is put before the prompt.
+    The beginning of a text that is too long is left out; all texts have room for the longest continuation, so that
+    the continuations of one text follow the same input. `wanted`: after each of the last positions, the tokens whose
+    probability is asked for. `query`: the tokens whose words find passages; without some, nothing is put before.
     """
 
     tokens: Tokens
     wanted: tuple[Tokens, ...]
+    continuation: Tokens = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     query: Tokens = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
@@ -81,6 +83,7 @@ class _Observer:
         self._predictor, self._retriever, self._prompts, self._advance = predictor, retriever, prompts, advance
         wanted = [tokens for prompt in prompts for tokens in prompt.wanted]
         self._wanted = wanted
+        self._spare = max((len(prompt.continuation) for prompt in prompts), default=0)
         self._orders = [np.argsort(tokens) for tokens in wanted]
         self._starts = np.cumsum([0, *map(len, wanted)])
         self._first_places = np.cumsum([0, *(len(prompt.wanted) for prompt in prompts)])
@@ -89,13 +92,13 @@ class _Observer:
         predictor, encoder = self._predictor, self._predictor.encoder
         shared = encoder is not None and encoder.model is predictor.model
         lm, keys = self._pass(
-            predictor.model, self._plain(predictor.windows.length), encoder.key if encoder and shared else None, "lm"
+            predictor.model, self._plain(predictor.windows), encoder.key if encoder and shared else None, "lm"
         )
         ric = None
         if predictor.context is not None:
             ric, _ = self._pass(predictor.model, self._with_passages(), None, "ric")
         if encoder is not None and not shared:
-            _, keys = self._pass(encoder.model, self._plain(encoder.windows.length), encoder.key, "keys")
+            _, keys = self._pass(encoder.model, self._plain(encoder.windows), encoder.key, "keys")
         return PromptObservations(
             np.repeat(np.arange(len(self._wanted)), np.diff(self._starts)),
             lm,
@@ -104,19 +107,21 @@ class _Observer:
             self._count() if "ngram" in predictor.method else self._no_counts(),
         )
 
-    def _plain(self, room: int) -> list[_Input]:
-        return [_Input(at, self._cut(prompt, room)) for at, prompt in enumerate(self._prompts)]
+    def _plain(self, windows: Windows) -> list[_Input]:
+        """A window has room for the token that is predicted, too: `Reader.predict` sees the same."""
+        return [_Input(at, self._cut(prompt, windows.length - 1)) for at, prompt in enumerate(self._prompts)]
 
     def _cut(self, prompt: Prompt, room: int) -> Tokens:
-        """The token that begins a text, and the end of the prompt."""
+        """The token that begins a text, the end of the text, and its continuation."""
         begin = np.array([self._predictor.tokenizer.begin], dtype=np.int64)
-        return np.concatenate([begin, prompt.tokens[max(0, len(prompt.tokens) - room + 1) :]])
+        first = max(0, len(prompt.tokens) - (room - 1 - self._spare))
+        return np.concatenate([begin, prompt.tokens[first:], prompt.continuation])
 
     def _with_passages(self) -> list[_Input]:
         inputs = []
         for at, prompt in enumerate(self._prompts):
             for item in self._find_passages(prompt):
-                room = min(self._predictor.windows.length, self._predictor.model.context - len(item.tokens))
+                room = min(self._predictor.windows.length - 1, self._predictor.model.context - len(item.tokens))
                 inputs.append(_Input(at, np.concatenate([item.tokens, self._cut(prompt, room)]), item.weight))
         return inputs
 
@@ -194,7 +199,7 @@ class _Observer:
     def _prefixes(self) -> Iterator[Tokens]:
         """The text before every place."""
         for prompt in self._prompts:
-            whole = self._cut(prompt, len(prompt.tokens) + 1)
+            whole = self._cut(prompt, len(prompt.tokens) + 1 + self._spare)
             for at in range(len(prompt.wanted)):
                 yield whole[: len(whole) - len(prompt.wanted) + at + 1]
 
