@@ -122,34 +122,6 @@ def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: K
     return scores
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NextTokens:
-    """After each of a row's last positions: the log-probability of every token, and the key."""
-
-    logs: NDArray[np.float64]
-    keys: NDArray[np.float32]
-
-
-@torch.inference_mode()
-def next_tokens(
-    model: LanguageModel, rows: Sequence[tuple[NDArray[np.int64], int]], length: int, *, key: Key | None = None
-) -> list[NextTokens]:
-    """What follows the last positions of rows, given as tokens and how many positions are asked for.
-
-    Rows are padded to one length. The head runs row by row, so that other rows do not show in a result.
-    """
-    ids = torch.zeros((len(rows), length), dtype=torch.long)
-    for at, (tokens, _) in enumerate(rows):
-        ids[at, : len(tokens)] = torch.from_numpy(tokens)
-    states, keys, head = _states_and_head(model, ids, key)
-    found = []
-    for at, (tokens, count) in enumerate(rows):
-        last = slice(len(tokens) - count, len(tokens))
-        logs = head(states[at, last]).double().log_softmax(1).numpy()
-        found.append(NextTokens(logs, keys[at, last].float().numpy()))
-    return found
-
-
 def _token_scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of the tokens, as far as there are some, and of the likeliest ones."""
     logits = logits[: len(tokens)]

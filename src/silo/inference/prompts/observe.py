@@ -15,11 +15,10 @@ from silo.inference.predict import Predictor
 from silo.inference.prompts.mixture import LanguageModelPart, NeighbourPart, NgramPart, PromptObservations
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, level_column
-from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count, map_on_cores
-from silo.lm.scoring import NextTokens, next_tokens
 from silo.lm.windows import Window, Windows
+from silo.pairing import KeyEncoder
 from silo.progress import Advance
 
 Tokens = NDArray[np.int64]
@@ -91,14 +90,12 @@ class _Observer:
     def observe(self) -> PromptObservations:
         predictor, encoder = self._predictor, self._predictor.encoder
         shared = encoder is not None and encoder.model is predictor.model
-        lm, keys = self._pass(
-            predictor.model, self._plain(predictor.windows), encoder.key if encoder and shared else None, "lm"
-        )
+        lm, keys = self._pass(predictor.model, self._plain(predictor.windows), encoder if shared else None, "lm")
         ric = None
         if predictor.context is not None:
             ric, _ = self._pass(predictor.model, self._with_passages(), None, "ric")
         if encoder is not None and not shared:
-            _, keys = self._pass(encoder.model, self._plain(encoder.windows), encoder.key, "keys")
+            _, keys = self._pass(encoder.model, self._plain(encoder.windows), encoder, "keys")
         return PromptObservations(
             np.repeat(np.arange(len(self._wanted)), np.diff(self._starts)),
             lm,
@@ -132,16 +129,17 @@ class _Observer:
         return provider.find(prompt.query, Window(0, len(prompt.query), len(prompt.query) + 1), self._retriever)
 
     def _pass(
-        self, model: LanguageModel, inputs: Sequence[_Input], key: Key | None, stage: str
+        self, model: LanguageModel, inputs: Sequence[_Input], encoder: KeyEncoder | None, stage: str
     ) -> tuple[LanguageModelPart, NDArray[np.float32]]:
-        """The probabilities of all entries, and the keys of all places if a kind of key is named."""
+        """The probabilities of all entries, and the keys of all places if an encoder wants some."""
+        key = encoder.key if encoder is not None else None
         entries, peaks = np.zeros(self._starts[-1]), np.zeros(len(self._wanted))
         keys = np.zeros((len(self._wanted), model.hidden_size if key else 0), dtype=np.float32)
 
         def work(batch: list[_Input]) -> list[_Read]:
             rows = [(item.tokens, len(self._prompts[item.prompt].wanted)) for item in batch]
-            read = next_tokens(model, rows, min(batch[0].padded, model.context), key=key)
-            return [self._keep(item, tokens) for item, tokens in zip(batch, read, strict=True)]
+            ends = model.predict_ends(rows, min(batch[0].padded, model.context), key)
+            return [self._keep(item, *end) for item, end in zip(batch, ends, strict=True)]
 
         batches, done = list(_batches(inputs)), 0
         for at in range(0, len(batches), core_count()):
@@ -156,11 +154,11 @@ class _Observer:
             self._advance(stage, done, len(inputs))
         return LanguageModelPart(entries, peaks), keys
 
-    def _keep(self, item: _Input, read: NextTokens) -> _Read:
+    def _keep(self, item: _Input, logs: Floats, keys: NDArray[np.float32]) -> _Read:
         """What is wanted of a whole distribution per place."""
         wanted = self._prompts[item.prompt].wanted
-        logs = [row[tokens] for row, tokens in zip(read.logs, wanted, strict=True)]
-        return _Read(np.exp(np.concatenate(logs)), np.exp(read.logs.max(axis=1)), read.keys)
+        entries = [row[tokens] for row, tokens in zip(logs, wanted, strict=True)]
+        return _Read(np.exp(np.concatenate(entries)), np.exp(logs.max(axis=1)), keys)
 
     def _search(self, keys: NDArray[np.float32]) -> NeighbourPart:
         settings = self._predictor.settings
