@@ -96,6 +96,7 @@ CODES: dict[str, Kind] = {
     "settings-missing": Kind(_INPUT, "make settings with `silo store tune`, or leave --settings out"),
     "settings-invalid": Kind(_USAGE, "give values of the kind named in the message"),
     "tuning-refused": Kind(ExitStatus.REFUSED, "tune on validation text; a test split is only for the last run"),
+    "task-invalid": Kind(_INPUT, "fix the file and key named in the message; docs/evaluate.md lists the keys"),
     "receipt-invalid": Kind(
         ExitStatus.DAMAGED, "the receipt was changed or was signed by another key: ask for it again"
     ),

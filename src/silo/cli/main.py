@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, demo, doctor, lm, predict, receipt, show, store
+from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
 from silo.cli.credits import add_command as add_credits
 from silo.errors import ExitStatus, SiloError
 
@@ -45,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     lm.add_commands(nouns, common)
     store.add_commands(nouns, common)
     predict.add_commands(nouns, common)
+    evaluate.add_commands(nouns, common)
     receipt.add_commands(nouns, common)
     add_credits(nouns, common)
     doctor.add_command(nouns, common)

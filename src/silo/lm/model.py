@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from silo.errors import SiloError
@@ -155,6 +157,31 @@ class LanguageModel:
         return StepOutput(logits, keys[:, -1])
 
     @torch.inference_mode()
+    def predict_ends(
+        self, rows: Sequence[tuple[NDArray[np.int64], int]], length: int, key: Key | None = None
+    ) -> list[tuple[NDArray[np.float64], NDArray[np.float32]]]:
+        """For each row, given as tokens and a number of last positions: log-probabilities after these, and keys.
+
+        Rows are padded to one length. The head runs row by row, so that other rows do not show in a result.
+        """
+        ids = torch.zeros((len(rows), length), dtype=torch.long)
+        for at, (tokens, _) in enumerate(rows):
+            ids[at, : len(tokens)] = torch.from_numpy(tokens)
+        head = self.network.get_output_embeddings() if self.plain_head else torch.nn.Identity()
+        if self.plain_head:
+            states = self.states(ids, key or "final")
+            inputs, keys = states.hidden, states.keys
+        else:
+            output = self.forward(ids)
+            inputs, keys = output.logits, output.hidden if key in (None, "final") else self.keys(ids, key or "final")
+        found = []
+        for at, (tokens, count) in enumerate(rows):
+            last = slice(len(tokens) - count, len(tokens))
+            logs = head(inputs[at, last]).double().log_softmax(1).numpy()
+            found.append((logs, keys[at, last].float().numpy()))
+        return found
+
+    @torch.inference_mode()
     def choose_key(self) -> Key:
         """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
         try:
@@ -162,6 +189,15 @@ class LanguageModel:
         except SiloError:
             return "final"
         return "ffn"
+
+    @torch.inference_mode()
+    def token_similarities(self, words: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float32]:
+        """The cosine of each word's mean output embedding to that of every token [words, vocabulary], all centred."""
+        table = self.network.get_output_embeddings().weight.float()
+        table = torch.nn.functional.normalize(table - table.mean(0), dim=1)
+        means = torch.stack([table[torch.from_numpy(word.astype(np.int64))].mean(0) for word in words])
+        similarities: NDArray[np.float32] = (torch.nn.functional.normalize(means, dim=1) @ table.T).numpy()
+        return similarities
 
     def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""

@@ -1,0 +1,1 @@
+"""What comes after prompts: observed once, mixed under any settings."""
