@@ -150,6 +150,17 @@ def test_evaluation_text_stays_out_of_a_store(
     assert main([*add, "--rejected", str(tmp_path / "none" / "x")]) == 3
 
 
+def test_notes_that_are_mostly_masked_stay_out(model: Path, tmp_path: Path, run: Any) -> None:
+    masked = record("m", "[**Name**] [**Hospital 2**] seen on [**2020-1-1**]", license="")
+    half = record("h", "[**Name**] [**Hospital**] was here", license="")
+    notes = write_jsonl(tmp_path / "notes.jsonl", [masked, half])
+    store = str(tmp_path / "store")
+    run("store", "create", store, "--model", str(model), "--search", "ngram")
+    added = run("store", "add", store, "--jsonl", str(notes))
+    assert (added["read"], added["added"], added["rejected"], added["masked"]) == (2, 1, 1, 1)
+    assert [(item["external_id"], item["reason"]) for item in added["rejected_documents"]] == [("m", "mostly-masked")]
+
+
 def test_errors_of_the_store_have_their_own_status(model: Path, tmp_path: Path, run: Any) -> None:
     assert run("store", "stats", str(tmp_path), status=3)["error"]["code"] == "not-a-store"
     path = str(tmp_path / "s")

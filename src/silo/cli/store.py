@@ -124,6 +124,7 @@ def _add(arguments: argparse.Namespace) -> int:
         "unchanged": done.unchanged,
         "rejected": done.refused,
         "decontaminated": done.decontaminated,
+        "masked": done.masked,
         "quarantined": len(quarantined),
         "reasons": dict(done.reasons),
         "written_bytes": done.written_bytes,

@@ -24,7 +24,7 @@ from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
 from silo.progress import Advance
-from silo.sources.evaluation import read_evaluation
+from silo.sources.evaluation import read_scored
 from silo.store.view import Neighbours
 from silo.text.stream import TokenStream, first_tokens, merged_stream
 from silo.text.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> T
 
 def _validation_texts(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
-        for record in read_evaluation(path):
+        for record in read_scored([path]):
             if _TEST.search(path.name) or record.split.lower() == "test":
                 raise SiloError("tuning-refused", f"{path} is a test split")
             yield record.text

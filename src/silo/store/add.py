@@ -1,8 +1,9 @@
 """Adding documents: who may come in.
 
-A document is taken if its `store` right is given, it is not there already, it was not erased before, and it gives away
-no evaluation text that was named. All documents of one call are set aside first, so that every bucket is written once;
-a call that was cut off is simply made again, and what is in the store already is skipped.
+A document is taken if its `store` right is given, it is not there already, it was not erased before, it is not
+mostly masked, and it gives away no evaluation text that was named. All documents of one call are set aside first, so
+that every bucket is written once; a call that was cut off is simply made again, and what is in the store already is
+skipped.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from silo.store.manifest import Announce, Generation
 from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
 from silo.store.write import BucketBuilder, Change, Spool, apply_change
+from silo.text.masks import is_mostly_masked
 from silo.text.normalise import normalise, text_hash
 
 _LISTED = 1000
@@ -67,6 +69,11 @@ class Added:
     def decontaminated(self) -> int:
         """Documents that were left out because they give away evaluation text."""
         return self.reasons["contaminated"]
+
+    @property
+    def masked(self) -> int:
+        """Documents that were left out because more of them is masked than is left."""
+        return self.reasons["mostly-masked"]
 
     def refuse(self, refusal: Refusal) -> None:
         self.refused += 1
@@ -149,6 +156,8 @@ class _Admission:
             return reason, detail
         if blocked := self._suppression.blocks(document.id, document.text):
             return "suppressed", blocked
+        if is_mostly_masked(document.text):
+            return "mostly-masked", "more than half of its words are masks"
         if leak := self._leak(document):
             return "contaminated", leak.in_words()
         if document.license not in self._licences and len(self._licences) >= _MOST_LICENCES:
