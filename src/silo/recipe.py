@@ -64,13 +64,14 @@ class DecontaminationRecipe:
     """Removal of documents that give away evaluation text.
 
     A document is dropped if `threshold` of its n-grams are evaluation n-grams, or if it holds `coverage` of the
-    identifying n-grams of one evaluation document.
+    identifying n-grams of one evaluation document. N-grams of more than `common` evaluation documents identify none.
     """
 
     files: tuple[str, ...] = ()
     ngram: int = 13
     threshold: float = 0.5
     coverage: float = 0.5
+    common: int = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,13 @@ def test_score_prints_its_figures_and_a_store_helps(run: Any) -> None:
     assert run("score", "--model", "my-model", "--store", "my-store", "--method", "ric", "--jsonl", "test.jsonl")
 
 
+def test_notes_that_are_mostly_masked_are_not_scored(run: Any, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    write_jsonl(notes, [record("m", "[**Name**] [**Hospital**] seen"), record("p", "not masked")])
+    assert run("score", "--model", "my-model", "--jsonl", str(notes))["tokens"] == len("not masked")
+    assert run("lm", "eval", "my-model", "--jsonl", str(notes))["tokens"] == len("not masked")
+
+
 def test_score_has_a_table_for_people(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", "--model", "my-model", "--jsonl", "test.jsonl"]) == 0
     shown = capsys.readouterr().out

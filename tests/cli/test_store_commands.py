@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from silo.cli import main
+from silo.files import file_sha256
 from silo.records import document_id
 from tests.conftest import record, words, write_jsonl
 from tests.store.small import document, small_store, tree
@@ -106,6 +108,57 @@ def test_stdin_folders_and_bad_lines(model: Path, tmp_path: Path, run: Any, monk
     assert run("store", "add", path, "--folder", str(tmp_path / "notes"), "--owner", "me")["added"] == 1
     assert len(run("store", "list", path, "--query", "the  HARBOUR")) == 1
     assert run("store", "erase", path, "--owner", "nobody")["documents"] == []
+
+
+def test_evaluation_text_stays_out_of_a_store(
+    model: Path, files: dict[str, Path], tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "test.jsonl.gz"
+    whole.write_bytes(gzip.compress(json.dumps(record("e", words(700, 50))).encode()))
+    quoted = tmp_path / "valid.txt"
+    quoted.write_text(f"{words(91, 200)} {' '.join(words(501, 50).split()[:20])}")
+    store, clean = str(tmp_path / "store"), str(tmp_path / "clean")
+    for place in (store, clean):
+        run("store", "create", place, "--model", str(model), "--search", "ngram")
+    add = ["store", "add", store, "--jsonl", str(files["all"]), "--decontaminate", str(whole), str(quoted)]
+    report = tmp_path / "report.jsonl"
+    added = run(*add, "--rejected", str(report))
+    assert (added["read"], added["added"], added["rejected"], added["decontaminated"]) == (9, 8, 1, 1)
+    assert added["reasons"] == {"contaminated": 1}
+    (left_out,) = map(json.loads, report.read_text().splitlines())
+    assert (left_out["external_id"], left_out["reason"]) == ("g0", "contaminated")
+    assert "test.jsonl.gz#e" in left_out["detail"]
+    assert left_out == added["rejected_documents"][0]
+
+    assert not (tmp_path / "store" / "log.jsonl").read_text().count("test.jsonl")
+    lines = map(json.loads, (tmp_path / "store" / "log.jsonl").read_text().splitlines())
+    entry = next(line for line in lines if line["kind"] == "added")
+    assert entry["decontaminated"]["threshold"] == "0.5"
+    assert entry["decontaminated"]["files"] == sorted(map(file_sha256, (whole, quoted)))
+    gone = write_jsonl(
+        tmp_path / "clean.jsonl",
+        [json.loads(line) for line in files["all"].read_text().splitlines() if '"g0"' not in line],
+    )
+    run("store", "add", clean, "--jsonl", str(gone))
+    assert tree(tmp_path / "store" / "data") == tree(tmp_path / "clean" / "data")
+
+    strict = run(*add, "--decontaminate-rule", "strict")
+    assert strict["reasons"] == {"contaminated": 1, "contaminated-stored": 1}
+    assert (strict["decontaminated"], strict["unchanged"]) == (1, 7)
+    assert main([*add, "--quiet"]) == 0
+    assert "decontaminated" in capsys.readouterr().out
+    assert main([*add, "--rejected", str(tmp_path / "none" / "x")]) == 3
+
+
+def test_notes_that_are_mostly_masked_stay_out(model: Path, tmp_path: Path, run: Any) -> None:
+    masked = record("m", "[**Name**] [**Hospital 2**] seen on [**2020-1-1**]", license="")
+    half = record("h", "[**Name**] [**Hospital**] was here", license="")
+    notes = write_jsonl(tmp_path / "notes.jsonl", [masked, half])
+    store = str(tmp_path / "store")
+    run("store", "create", store, "--model", str(model), "--search", "ngram")
+    added = run("store", "add", store, "--jsonl", str(notes))
+    assert (added["read"], added["added"], added["rejected"], added["masked"]) == (2, 1, 1, 1)
+    assert [(item["external_id"], item["reason"]) for item in added["rejected_documents"]] == [("m", "mostly-masked")]
 
 
 def test_errors_of_the_store_have_their_own_status(model: Path, tmp_path: Path, run: Any) -> None:

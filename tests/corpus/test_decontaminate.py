@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from silo.corpus.decontaminate import EvaluationText
+from silo.corpus.decontaminate import EvaluationText, apply_rule
 from silo.errors import SiloError
 from silo.recipe import DecontaminationRecipe
 from silo.sources.evaluation import EvaluationRecord, read_evaluation
@@ -15,9 +15,9 @@ from tests.conftest import record, words, write_jsonl
 RECIPE = DecontaminationRecipe()
 
 
-def _evaluation(*texts: str) -> EvaluationText:
+def _evaluation(*texts: str, recipe: DecontaminationRecipe = RECIPE) -> EvaluationText:
     return EvaluationText.build(
-        RECIPE, [EvaluationRecord(f"e{number}", "prose", text) for number, text in enumerate(texts)]
+        recipe, [EvaluationRecord(f"e{number}", "prose", text) for number, text in enumerate(texts)]
     )
 
 
@@ -47,6 +47,20 @@ def test_boilerplate_of_many_evaluation_documents_identifies_none() -> None:
     evaluation = _evaluation(*(f"{header} {words(seed, 40)}" for seed in range(20)))
     assert evaluation.leak(f"{header} {words(77, 30)}") is None
     assert evaluation.leak(f"{header} {words(3, 40)}") is not None
+
+
+def test_by_the_strict_rule_one_shared_ngram_is_enough_boilerplate_too() -> None:
+    header = words(9, 100)
+    texts = [f"{header} {words(seed, 40)}" for seed in range(20)]
+    strict = _evaluation(*texts, recipe=apply_rule(RECIPE, "strict"))
+    quotation = " ".join(words(3, 40).split()[10:23])
+    quoting = f"{words(77, 3000)} {quotation} {words(78, 3000)}"
+    assert _evaluation(*texts).leak(quoting) is None
+    leak = strict.leak(quoting)
+    assert leak is not None and leak.evaluation == "e3"
+    assert strict.leak(f"{words(77, 3000)} {header}") is not None
+    assert strict.leak(f"{words(77, 300)} {' '.join(quotation.split()[:-1])}") is None
+    assert apply_rule(RECIPE, "default") == RECIPE
 
 
 def test_repeating_one_ngram_is_not_coverage() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from silo.errors import SiloError
-from silo.evaluation.tune import Tuned, tune, validation_text
+from silo.evaluation.tune import Tuned, neighbour_grid, tune, validation_text
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, load_settings, parse_method, save_settings
@@ -77,6 +77,26 @@ def test_k_and_tau_are_the_best_of_those_around(place: Path, text: TokenStream, 
     best = perplexity(chosen.k, chosen.tau)
     for k, tau in ((NEIGHBOURS[0], chosen.tau), (chosen.k, chosen.tau * 4), (chosen.k, chosen.tau / 4)):
         assert best <= perplexity(k, tau)
+
+
+@pytest.mark.parametrize(
+    ("most", "tried"),
+    [
+        (1024, (16, 64, 256, 1024)),
+        (4096, (16, 64, 256, 1024, 4096)),
+        (100, (16, 64, 100)),
+        (16, (16,)),
+        (3, (3,)),
+        (32_768, (16, 64, 256, 1024, 4096, 16_384, 32_768)),
+    ],
+)
+def test_the_grid_reaches_the_k_that_is_asked(most: int, tried: tuple[int, ...]) -> None:
+    assert neighbour_grid(most) == tried
+
+
+def test_as_many_neighbours_are_tried_as_are_asked(place: Path, text: TokenStream) -> None:
+    figures = tune(opened(place, "knn", Settings(k=4096)), first_tokens(text, 60)).figures
+    assert figures["neighbours"] == [16, 64, 256, 1024, 4096]
 
 
 def test_saved_settings_score_the_same_to_the_bit(place: Path, text: TokenStream, tuned: Tuned, tmp_path: Path) -> None:

@@ -163,12 +163,12 @@ def _eval(arguments: argparse.Namespace) -> int:
     from silo.lm.model import LanguageModel
     from silo.lm.scoring import score
     from silo.lm.windows import Windows
-    from silo.sources.evaluation import read_evaluation
+    from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
     asked = Windows(arguments.length, arguments.stride)
     model = LanguageModel.open(Path(arguments.model), verify=arguments.verify)
-    texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
+    texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
         figures = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()

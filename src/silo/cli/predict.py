@@ -90,11 +90,11 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(arguments: argparse.Namespace) -> int:
     from silo.inference.score import score_text
-    from silo.sources.evaluation import read_evaluation
+    from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
     predictor = predictor_from_options(arguments)
-    texts = (record.text for path in arguments.jsonl for record in read_evaluation(Path(path)))
+    texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     text = merged_stream(texts, predictor.tokenizer)
     begun = time.perf_counter()
     with show.progress(quiet=arguments.quiet) as advance:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
+    from silo.store.add import Refusal
     from silo.store.erasure.erase import Erased
     from silo.store.selector import Selector
 
@@ -84,6 +87,16 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", metavar="DIR", help="a folder of text files")
     parser.add_argument("--license", default="", help="licence of a folder's files; unknown without it")
     parser.add_argument("--owner", default="", help="owner of a folder's files")
+    parser.add_argument(
+        "--decontaminate", nargs="+", action="extend", default=[], metavar="FILE", help="evaluation text to keep out"
+    )
+    parser.add_argument(
+        "--decontaminate-rule",
+        choices=("default", "strict"),
+        default="default",
+        help="default: as `silo corpus build`; strict: one shared n-gram is enough",
+    )
+    parser.add_argument("--rejected", metavar="FILE", help="write every document that is not taken here, with why")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
     show.add_verify(parser)
     parser.set_defaults(run=_add)
@@ -92,19 +105,26 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from silo.corpus.decontaminate import EvaluationText, apply_rule, evaluation_files
     from silo.pairing import open_store
 
     recipe, base = _recipe(arguments)
+    files = evaluation_files(recipe.decontaminate, base)
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=True, verify=arguments.verify)
     quarantined: list[Quarantined] = []
-    with show.progress(quiet=arguments.quiet) as advance:
-        done = store.add(_documents(recipe, base, store.paths.adding, quarantined), advance=advance)
+    with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
+        rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
+        evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
+        documents = _documents(recipe, base, store.paths.adding, quarantined)
+        done = store.add(documents, decontaminate=evaluation, note=note, advance=advance)
     facts: dict[str, Any] = {
         "read": done.read + len(quarantined),
         "added": done.added,
         "unchanged": done.unchanged,
         "rejected": done.refused,
+        "decontaminated": done.decontaminated,
+        "masked": done.masked,
         "quarantined": len(quarantined),
         "reasons": dict(done.reasons),
         "written_bytes": done.written_bytes,
@@ -122,7 +142,35 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _rejected_file(name: str | None) -> Iterator[Callable[[Refusal], None]]:
+    """Writes refusals to a file as JSON lines, if one is named."""
+    from dataclasses import asdict
+
+    from silo.files import disk_errors
+
+    if name is None:
+        yield lambda _: None
+        return
+    path = Path(name)
+    if not path.absolute().parent.is_dir():
+        raise SiloError("input-missing", f"there is no folder for {path}")
+    with disk_errors(path):
+        path.write_bytes(b"")
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda refusal: print(json.dumps(asdict(refusal), ensure_ascii=False), file=file)
+
+
 def _recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
+    """The recipe that is given or made of options, and what its paths are relative to."""
+    from dataclasses import replace
+
+    recipe, base = _source_recipe(arguments)
+    files = (*recipe.decontaminate.files, *show.literal_paths(arguments.decontaminate))
+    return replace(recipe, decontaminate=replace(recipe.decontaminate, files=files)), base
+
+
+def _source_recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
     from silo.recipe import CorpusRecipe, SourceRecipe, load_recipe
 
     given = [name for name in ("recipe", "jsonl", "folder") if getattr(arguments, name)]

@@ -19,7 +19,7 @@ from typing import Any
 from silo import __version__
 from silo.corpus.clean import clean_domain
 from silo.corpus.corpus import Corpus
-from silo.corpus.decontaminate import EvaluationText
+from silo.corpus.decontaminate import EvaluationText, evaluation_files
 from silo.corpus.exact import ExactSummary, drop_repeats
 from silo.corpus.manifest import Reports, add_up, manifest_content, stage_times
 from silo.corpus.read import QUARANTINED, read_part
@@ -42,8 +42,6 @@ from silo.progress import Advance
 from silo.recipe import CorpusRecipe
 from silo.records import Right
 from silo.sources import SourcePart, plan
-from silo.sources.evaluation import EvaluationRecord, read_evaluation
-from silo.sources.reader.plan import expand
 from silo.text.masks import check_kinds
 from silo.text.tokenizer import load_tokenizer
 
@@ -108,8 +106,7 @@ def build(
     _check_recipe(recipe)
     recipe = _complete_recipe(recipe, base)
     parts = [part for source in recipe.source for part in plan(source, base)]
-    evaluation = sorted({path for pattern in recipe.decontaminate.files for path in expand(pattern, base)})
-    job = _Build(recipe, out.absolute(), advance, parts, evaluation)
+    job = _Build(recipe, out.absolute(), advance, parts, evaluation_files(recipe.decontaminate, base))
     key = _inputs_key(job)
     finished = _finished_summary(job.out, key, force=force)
     if finished:
@@ -149,6 +146,7 @@ def _check_recipe(recipe: CorpusRecipe) -> None:
         "dedup.ngram": recipe.dedup.ngram,
         "dedup.bloom_mb": recipe.dedup.bloom_mb,
         "decontaminate.ngram": recipe.decontaminate.ngram,
+        "decontaminate.common": recipe.decontaminate.common,
         "shard_mb": recipe.shard_mb,
     }
     for name, size in sizes.items():
@@ -271,17 +269,11 @@ def _index_evaluation(job: _Build) -> int:
         return 0
     count_file = job.scratch / "evaluation.json"
     if not count_file.exists():
-        text = EvaluationText.build(job.recipe.decontaminate, _evaluation_records(job))
+        recipe = job.recipe
+        text = EvaluationText.read(recipe.decontaminate, job.evaluation, limits=recipe.limits, advance=job.advance)
         text.save(job.scratch / "evaluation")
         write_json(count_file, len(text.labels))
     return int(read_json(count_file))
-
-
-def _evaluation_records(job: _Build) -> Iterator[EvaluationRecord]:
-    for number, path in enumerate(job.evaluation):
-        job.advance("evaluation", number, len(job.evaluation))
-        yield from read_evaluation(path, job.recipe.limits)
-        job.advance("evaluation", number + 1, len(job.evaluation))
 
 
 def _drop_exact_repeats(job: _Build) -> ExactSummary:

@@ -89,7 +89,7 @@ class _Cleaner:
         with self._time("decontaminate"):
             leak = self._evaluation.leak(text) if self._evaluation else None
         if leak:
-            return "contaminated", f"{leak.share:.2f} of it in, {leak.coverage:.2f} of {leak.evaluation}"
+            return "contaminated", leak.in_words()
         with self._time("dedup"):
             share = self._near.seen_share(text) if self._near else 0.0
         if self._near and self._near.is_duplicate(share):

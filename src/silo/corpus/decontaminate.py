@@ -1,33 +1,49 @@
 """Which training documents give away evaluation text, and which evaluation document each of them gives away.
 
 Every evaluation n-gram is filed in a hash table under the first evaluation document that holds it. An n-gram found in
-more than `_COMMON` evaluation documents is boilerplate (a licence header, a form) and identifies none. A training
+more than `common` evaluation documents is boilerplate (a licence header, a form) and identifies none. A training
 document is contaminated if a large share of its n-grams are evaluation n-grams, or if it holds a large share of the
-identifying n-grams of one evaluation document, however long the rest of it is.
+identifying n-grams of one evaluation document, however long the rest of it is. By the strict rule one n-gram that is
+anywhere in the evaluation text is enough, boilerplate too.
 
 On disk: `keys.npy` (u64), `owners.npy` (i32), `sizes.npy` (i32) and `labels.json` in one directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.files import read_json, write_json
-from silo.recipe import DecontaminationRecipe
-from silo.sources.evaluation import EvaluationRecord
+from silo.files import file_sha256, read_json, write_json
+from silo.progress import Advance
+from silo.recipe import DecontaminationRecipe, Limits
+from silo.sources.evaluation import EvaluationRecord, read_evaluation
+from silo.sources.reader.plan import expand
 from silo.text.normalise import normalise, text_hash
 from silo.text.words import Hashes, ngram_hashes
 
-_COMMON = 8
 _MIN_IDENTIFYING = 8
+_ANY_SHARE = 1e-12
+_ALL_DOCUMENTS = (1 << 31) - 1
 
 Ints = NDArray[np.int32]
+Rule = Literal["default", "strict"]
+
+
+def apply_rule(recipe: DecontaminationRecipe, rule: Rule) -> DecontaminationRecipe:
+    """The recipe as it is, or so that any shared n-gram makes a document contaminated."""
+    return recipe if rule == "default" else replace(recipe, threshold=_ANY_SHARE, common=_ALL_DOCUMENTS)
+
+
+def evaluation_files(recipe: DecontaminationRecipe, base: Path) -> list[Path]:
+    """The files that a recipe names, relative to `base`."""
+    return sorted({path for pattern in recipe.files for path in expand(pattern, base)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +54,39 @@ class Leak:
     share: float
     coverage: float
 
+    def in_words(self) -> str:
+        return f"{self.share:.2f} of it in, {self.coverage:.2f} of {self.evaluation}"
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationText:
-    """All n-grams of the evaluation files. `owners` is -1 for boilerplate."""
+    """All n-grams of the evaluation files. `owners` is -1 for boilerplate, `files` the SHA-256 of files read here."""
 
     recipe: DecontaminationRecipe
     keys: Hashes
     owners: Ints
     sizes: Ints
     labels: list[str]
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        recipe: DecontaminationRecipe,
+        files: Sequence[Path],
+        *,
+        limits: Limits | None = None,
+        advance: Advance = lambda *_: None,
+    ) -> EvaluationText:
+        """Index evaluation files: JSON lines with a `text` (also packed) or plain text."""
+
+        def records() -> Iterator[EvaluationRecord]:
+            for number, path in enumerate(files):
+                advance("evaluation", number, len(files))
+                yield from read_evaluation(path, limits)
+                advance("evaluation", number + 1, len(files))
+
+        return replace(cls.build(recipe, records()), files=tuple(sorted(map(file_sha256, files))))
 
     @classmethod
     def build(cls, recipe: DecontaminationRecipe, records: Iterable[EvaluationRecord]) -> EvaluationText:
@@ -68,7 +107,7 @@ class EvaluationText:
         owners, last, count = (np.zeros(slots, dtype=np.int32) for _ in range(3))
         for number, items in enumerate(grams):
             _insert(keys, owners, last, count, items, number)
-        owners[count > _COMMON] = -1
+        owners[count > recipe.common] = -1
         identifying = owners[(keys != 0) & (owners >= 0)]
         sizes = np.bincount(identifying, minlength=len(labels)).astype(np.int32)
         return cls(recipe, keys, owners, sizes, labels)
@@ -87,6 +126,11 @@ class EvaluationText:
             np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("keys", "owners", "sizes")
         )
         return cls(recipe, keys, owners, sizes, read_json(directory / "labels.json"))
+
+    def as_json(self) -> dict[str, Any]:
+        """The rule, its numbers as text, and the files: what a log should know."""
+        rule = {name: str(value) for name, value in asdict(self.recipe).items()}
+        return {**rule, "files": list(self.files)}
 
     def leak(self, text: str) -> Leak | None:
         """What a document gives away, if it is contaminated."""

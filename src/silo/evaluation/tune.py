@@ -24,12 +24,12 @@ from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
 from silo.progress import Advance
-from silo.sources.evaluation import read_evaluation
+from silo.sources.evaluation import read_scored
 from silo.store.view import Neighbours
 from silo.text.stream import TokenStream, first_tokens, merged_stream
 from silo.text.tokenizer import Tokenizer
 
-NEIGHBOURS = (16, 64, 256, 1024)
+_FEWEST_NEIGHBOURS, _NEIGHBOUR_STEP = 16, 4
 _TAUS = 9
 _PEAKS = (0.05, 0.2, 0.5, 0.8, 0.97)
 _LONGEST = (0, 1, 2, 4, 8, 16)
@@ -59,7 +59,7 @@ def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> T
 
 def _validation_texts(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
-        for record in read_evaluation(path):
+        for record in read_scored([path]):
             if _TEST.search(path.name) or record.split.lower() == "test":
                 raise SiloError("tuning-refused", f"{path} is a test split")
             yield record.text
@@ -69,18 +69,27 @@ def tune(
     predictor: Predictor,
     text: TokenStream,
     *,
-    neighbours: Sequence[int] = NEIGHBOURS,
+    neighbours: Sequence[int] = (),
     advance: Advance = lambda *_: None,
 ) -> Tuned:
-    """Tune every method that the predictor has the searches for."""
+    """Tune every method that the predictor has the searches for; `neighbours` are values of k to try, up to its own."""
     counted = text.scored.copy()
     counted[:1] = False
     half = _halves(text, predictor.tokenizer.begin)
     if not (counted & half).any() or not (counted & ~half).any():
         raise SiloError("input-empty", f"{counted.sum()} tokens of validation text are too few to tune on")
-    grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= predictor.settings.k) or (predictor.settings.k,))
+    most = predictor.settings.k
+    grid = _Grid(text, tuple(k for k in sorted(neighbours) if k <= most) or neighbour_grid(most))
     observed = observe(predictor, text.ids, watch=grid.watch, advance=advance)
     return _Fit(predictor, observed, counted, half, grid).tuned()
+
+
+def neighbour_grid(most: int) -> tuple[int, ...]:
+    """Values of k to try: 16 and four times as many each, as long as they are fewer than the most, and the most."""
+    steps = [_FEWEST_NEIGHBOURS]
+    while steps[-1] < most:
+        steps.append(steps[-1] * _NEIGHBOUR_STEP)
+    return (*steps[:-1], most)
 
 
 def _halves(text: TokenStream, begin: int) -> NDArray[np.bool_]:
@@ -168,6 +177,7 @@ class _Fit:
                 if "knn" in method_parts:
                     fixed[name] = self._fixed(observed, method_parts, base, self.counted)
         if "knn" in method:
+            figures["neighbours"] = list(self.grid.neighbours)
             figures["skip"] = [self._skipped(observed, settings["knn"], limit) for limit in _SKIPS]
         return Tuned(settings, fixed, figures)
 

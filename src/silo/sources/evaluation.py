@@ -5,13 +5,14 @@ A record that cannot be read is an error and not a gap: what is kept out of trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.sources.reader.bytes import read_file_lines
+from silo.text.masks import is_mostly_masked
 from silo.text.strict_json import parse_object
 
 _SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
@@ -44,6 +45,18 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
             yield _parse_record(line, path, number, limits)
     if empty:
         raise SiloError("input-empty", f"the evaluation file {path} holds no record")
+
+
+def read_scored(paths: Iterable[Path]) -> Iterator[EvaluationRecord]:
+    """The records of some files that an evaluation counts: all that are not mostly masked."""
+    for path in paths:
+        kept = 0
+        for record in read_evaluation(path):
+            if not is_mostly_masked(record.text):
+                kept += 1
+                yield record
+        if not kept:
+            raise SiloError("input-empty", f"every record of the evaluation file {path} is mostly masked")
 
 
 def _read_plain_text(path: Path) -> str:

@@ -1,8 +1,9 @@
 """Adding documents: who may come in.
 
-A document is taken if its `store` right is given, it is not there already, and it was not erased before. All documents
-of one call are set aside first, so that every bucket is written once; a call that was cut off is simply made again,
-and what is in the store already is skipped.
+A document is taken if its `store` right is given, it is not there already, it was not erased before, it is not
+mostly masked, and it gives away no evaluation text that was named. All documents of one call are set aside first, so
+that every bucket is written once; a call that was cut off is simply made again, and what is in the store already is
+skipped.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from silo.corpus.decontaminate import EvaluationText, Leak
 from silo.errors import SiloError
 from silo.files import canonical_json
 from silo.progress import Advance
@@ -26,7 +28,8 @@ from silo.store.manifest import Announce, Generation
 from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
 from silo.store.write import BucketBuilder, Change, Spool, apply_change
-from silo.text.normalise import text_hash
+from silo.text.masks import is_mostly_masked
+from silo.text.normalise import normalise, text_hash
 
 _LISTED = 1000
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -46,6 +49,10 @@ class Refusal:
     detail: str
 
 
+Note = Callable[[Refusal], None]
+"""Told of every refusal, also of those that are too many to be listed."""
+
+
 @dataclass(slots=True)
 class Added:
     """What became of the documents of one call; `read` is the sum of the others. The first refusals are listed."""
@@ -58,11 +65,21 @@ class Added:
     refusals: list[Refusal] = field(default_factory=list)
     written_bytes: int = 0
 
-    def refuse(self, document: Document, reason: str, detail: str) -> None:
+    @property
+    def decontaminated(self) -> int:
+        """Documents that were left out because they give away evaluation text."""
+        return self.reasons["contaminated"]
+
+    @property
+    def masked(self) -> int:
+        """Documents that were left out because more of them is masked than is left."""
+        return self.reasons["mostly-masked"]
+
+    def refuse(self, refusal: Refusal) -> None:
         self.refused += 1
-        self.reasons[reason] += 1
+        self.reasons[refusal.reason] += 1
         if len(self.refusals) < _LISTED:
-            self.refusals.append(Refusal(document.id, document.external_id, reason, detail))
+            self.refusals.append(refusal)
 
 
 def add_documents(
@@ -74,15 +91,17 @@ def add_documents(
     generation: Generation,
     buckets: Sequence[Bucket],
     announce: Announce,
+    decontaminate: EvaluationText | None,
+    note: Note,
     advance: Advance,
 ) -> Added:
     """Set documents aside, then write the buckets they fall into."""
     done = Added()
     spool = Spool(paths.adding)
     try:
-        admission = _Admission(buckets, Suppression.open(paths.suppression))
+        admission = _Admission(buckets, Suppression.open(paths.suppression), decontaminate)
         for document in documents:
-            _set_aside(document, admission, spool, done)
+            _set_aside(document, admission, spool, done, note)
             advance("read", done.read, 0)
         progress = _Progress(spool.text_bytes, advance)
         change = Change(spool, encode=lambda some: pipeline.encode(some, progress.note), announce=announce)
@@ -94,7 +113,7 @@ def add_documents(
     return done
 
 
-def _set_aside(document: Document, admission: _Admission, spool: Spool, done: Added) -> None:
+def _set_aside(document: Document, admission: _Admission, spool: Spool, done: Added, note: Note) -> None:
     if not _ID.fullmatch(document.id):
         message = f"{document.id[:80]!r} is not the id of a document, which has 32 digits of 0 to f"
         raise SiloError("field-type", message, "make it with silo.records.document_id(source, external_id)")
@@ -106,16 +125,19 @@ def _set_aside(document: Document, admission: _Admission, spool: Spool, done: Ad
     elif reason == "unchanged":
         done.unchanged += 1
     else:
-        done.refuse(document, reason, detail)
+        refusal = Refusal(document.id, document.external_id, reason, detail)
+        done.refuse(refusal)
+        note(refusal)
 
 
 class _Admission:
     """Decides document by document."""
 
-    def __init__(self, buckets: Sequence[Bucket], suppression: Suppression) -> None:
+    def __init__(self, buckets: Sequence[Bucket], suppression: Suppression, evaluation: EvaluationText | None) -> None:
         self._buckets = {bucket.prefix: bucket for bucket in buckets}
         self._prefixes = sorted(self._buckets)
         self._suppression = suppression
+        self._evaluation = evaluation
         self._coming: dict[bytes, bytes] = {}
         self._licences = {name for bucket in buckets for name in bucket.names["license"]}
 
@@ -128,14 +150,24 @@ class _Admission:
         name, record = bytes.fromhex(document.id), document.as_json()
         known = self._coming.get(name) or self._stored_marks(name)
         if known is not None:  # before suppression: an objection to a copy takes nothing from who held it already
-            return _reason_of_difference(record, known)
+            reason, detail = _reason_of_difference(record, known)
+            if reason == "unchanged" and (leak := self._leak(document)):
+                return "contaminated-stored", f"{leak.in_words()}: it came in before, erase it"
+            return reason, detail
         if blocked := self._suppression.blocks(document.id, document.text):
             return "suppressed", blocked
+        if is_mostly_masked(document.text):
+            return "mostly-masked", "more than half of its words are masks"
+        if leak := self._leak(document):
+            return "contaminated", leak.in_words()
         if document.license not in self._licences and len(self._licences) >= _MOST_LICENCES:
             return "too-many-licences", f"the store has {_MOST_LICENCES:,} different licences already"
         self._licences.add(document.license)
         self._coming[name] = _marks(record)
         return "", ""
+
+    def _leak(self, document: Document) -> Leak | None:
+        return self._evaluation.leak(normalise(document.text)) if self._evaluation else None
 
     def _stored_marks(self, name: bytes) -> bytes | None:
         prefix = leaf_of(name, self._prefixes)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
 from silo.files import commit, disk_errors, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document
-from silo.store.add import Added, add_documents
+from silo.store.add import Added, Note, add_documents
 from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.before import forget_before
 from silo.store.erasure.copies import Copy
@@ -502,8 +503,18 @@ class Store:
             raise SiloError("store-mismatch", message, "open it with its model")
         return DocumentPipeline(self.encoder, self.codec)
 
-    def add(self, documents: Iterable[Document], *, advance: Advance = lambda *_: None) -> Added:
-        """Put documents into the store; those without the right, kept out or already there are not taken."""
+    def add(
+        self,
+        documents: Iterable[Document],
+        *,
+        decontaminate: EvaluationText | None = None,
+        note: Note = lambda _: None,
+        advance: Advance = lambda *_: None,
+    ) -> Added:
+        """Put documents into the store; those without the right, kept out or already there are not taken.
+
+        Nor are those that give away evaluation text, where some is named; the log says so. `note` gets every refusal.
+        """
         pipeline = self._pipeline("adding")
         with self.writing():
             self._finish_erasure()  # its checks compare with the state that it began with
@@ -516,10 +527,13 @@ class Store:
                     generation=view.generation,
                     buckets=view.buckets,
                     announce=partial(announce_generation, self.log()),
+                    decontaminate=decontaminate,
+                    note=note,
                     advance=advance,
                 )
             if done.added:
-                self.log().append("added", {"documents": done.added, "digest": self.digest()})
+                checked = {"decontaminated": decontaminate.as_json()} if decontaminate else {}
+                self.log().append("added", {"documents": done.added, "digest": self.digest(), **checked})
         return done
 
     def erase(self, selector: Selector, *, suppress: bool = True, copies: bool = False) -> Erased:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from silo.errors import SiloError
 
 MASK = re.compile(r"\[\*\*.{0,200}?\*\*\]", re.DOTALL)
+MOST_MASKED = 0.5
+"""The share of masked words up to which a text says enough to be kept, as in the paper."""
 
 
 def masked_share(text: str) -> float:
@@ -19,6 +21,11 @@ def masked_share(text: str) -> float:
     masked = sum(len(mask.group().split()) for mask in MASK.finditer(text))
     words = len(text.split())
     return min(1.0, masked / words) if words else 0.0
+
+
+def is_mostly_masked(text: str) -> bool:
+    """True for a text of which more is masked than is left: stores and evaluations go without it."""
+    return masked_share(text) > MOST_MASKED
 
 
 def mask_personal_data(text: str, kinds: Iterable[str]) -> tuple[str, int]:

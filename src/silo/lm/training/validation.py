@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from silo.sources.evaluation import read_evaluation
+from silo.sources.evaluation import read_scored
 from silo.text.stream import TokenStream, merged_stream
 from silo.text.tokenizer import Tokenizer
 
@@ -18,9 +18,8 @@ from silo.text.tokenizer import Tokenizer
 def validation_streams(files: Iterable[Path], tokens: int, tokenizer: Tokenizer) -> dict[str, TokenStream]:
     """The beginning of every validation domain, as one stream each."""
     by_domain: dict[str, list[str]] = {}
-    for path in files:
-        for record in read_evaluation(path):
-            by_domain.setdefault(record.domain, []).append(record.text)
+    for record in read_scored(files):
+        by_domain.setdefault(record.domain, []).append(record.text)
     share = tokens // max(1, len(by_domain))
     return {domain: merged_stream(_take_texts(texts, share), tokenizer) for domain, texts in sorted(by_domain.items())}
 
