@@ -280,15 +280,13 @@ def restore(
     """
     source, target = StorePaths(backup.absolute()), StorePaths(root.absolute())
     _require_apart(source.root, target.root)
-    _finish_exchange(target)
-    _require_replaceable(target, force=force)
-    _require_whole(source)
-    if losses := lost_evidence(source):
-        raise losses[0].error()
     with ExitStack() as stack:
+        fresh = StorePaths(stack.enter_context(_made_beside(target.root, ".restoring")))
+        _finish_exchange(target)
+        _require_replaceable(target, force=force)
+        _require_undamaged(source)
         if target.root.exists():
             stack.enter_context(exclusive(target.lock))
-        fresh = StorePaths(stack.enter_context(_made_beside(target.root, ".restoring")))
         given: dict[Whose, StorePaths] = {"given": StorePaths(evidence)} if evidence else {}
         places: dict[Whose, StorePaths] = {**given, "store": target, "backup": source}
         newest = _newest(places)
@@ -300,6 +298,13 @@ def restore(
         _exchange(fresh, target)
     moved = tuple(replace(item, receipt=target.receipts / item.receipt.name) for item in erased if item.receipt)
     return Restored(generation.totals["documents"], generation.digest, newest, moved)
+
+
+def _require_undamaged(backup: StorePaths) -> None:
+    """Refuse a backup of which anything but the buckets, which are checked as they are copied, is damaged."""
+    _require_whole(backup)
+    if losses := lost_evidence(backup):
+        raise losses[0].error()
 
 
 def _require_replaceable(target: StorePaths, *, force: bool) -> None:
@@ -384,12 +389,18 @@ def _replaced(target: StorePaths) -> StorePaths:
 
 
 def _exchange(fresh: StorePaths, target: StorePaths) -> None:
-    """Put a finished store in the place of the old one, which goes last."""
+    """Put a finished store in the place of the old one, which goes last, under the name of what is being made."""
     old = _replaced(target)
     if target.root.exists():
         commit(target.root, old.root)
     commit(fresh.root, target.root)
-    remove_tree(old.root)
+    _remove_replaced(old, fresh)
+
+
+def _remove_replaced(old: StorePaths, fresh: StorePaths) -> None:
+    if old.root.exists():
+        commit(old.root, fresh.root)
+        remove_tree(fresh.root)
 
 
 def _finish_exchange(target: StorePaths) -> None:
@@ -402,8 +413,6 @@ def _finish_exchange(target: StorePaths) -> None:
         return
     entries = _entries(old)
     if not entries or _entries(target)[: len(entries)] != entries:
-        what = (
-            f"{old.root} was moved away by a restore that was cut off, and {target.root} does not go on where it ends"
-        )
+        what = f"{old.root} is left of a restore that was cut off, and {target.root} does not go on where it ends"
         raise SiloError("out-exists", what, "keep one of the two under that name, and the other one elsewhere")
     remove_tree(old.root)
