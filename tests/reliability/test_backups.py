@@ -11,7 +11,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,9 @@ from silo.store.paths import StorePaths
 from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import watched
-from tests.reliability.test_store_faults import Nursery, nursery
+from tests.reliability.test_store_faults import Nursery
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, small_store, tree
-
-__all__ = ["nursery"]
 
 BACKUPS = int(os.environ.get("SILO_BACKUPS", "4"))
 KILLS = 3 * BACKUPS
@@ -62,6 +61,12 @@ while not (root.parent / "stop").exists():
                 break
 print(changes, flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with closing(Nursery()) as made:
+        yield made
 
 
 def test_a_backup_made_while_somebody_writes_is_of_one_moment(tmp_path: Path) -> None:
