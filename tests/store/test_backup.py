@@ -206,6 +206,26 @@ def test_what_was_erased_after_the_backup_stays_erased(store: Store, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "never", "store"]
 
 
+def test_what_may_be_added_again_does_not_come_back_with_a_backup(store: Store, tmp_path: Path) -> None:
+    """Erased with `--may-return`, lifted with `allow`, exchanged for another text; and one that was added again."""
+    back_up(store, tmp_path / "copy")
+    for name in ("d1", "d2", "d3"):
+        store.erase(Selector(document=name), suppress=False)
+    store.erase(Selector(document="d4"))
+    store.allow(DOCUMENTS[4].id)
+    store.add([document("d2", "Another letter under the same name."), DOCUMENTS[3]])
+    store.close()
+    shutil.rmtree(store.paths.data)
+    (erased,) = restore(tmp_path / "copy", store.root).erased
+    assert sorted(erased.documents) == sorted(DOCUMENTS[n].id for n in (1, 2, 4))
+    assert tree(store.root / "data") == _without(tmp_path / "never", "d0", "d1", "d2", "d4")
+    opened = Store.open(store.root, SmallEncoder())
+    assert opened.verify().problems == ()
+    assert opened.add(DOCUMENTS[:5]).added == 3
+    assert opened.replay() == ()
+    assert opened.verify().problems == ()
+
+
 def _damage(root: Path, part: str) -> None:
     if part == "bucket":
         next((root / "data" / "buckets").iterdir()).write_bytes(b"gone")

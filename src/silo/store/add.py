@@ -74,19 +74,22 @@ def add_documents(
     generation: Generation,
     buckets: Sequence[Bucket],
     announce: Announce,
+    announce_list: Announce,
     advance: Advance,
 ) -> Added:
     """Set documents aside, then write the buckets they fall into."""
     done = Added()
     spool = Spool(paths.adding)
     try:
-        admission = _Admission(buckets, Suppression.open(paths.suppression))
+        suppression = Suppression.open(paths.suppression, announce_list)
+        admission = _Admission(buckets, suppression)
         for document in documents:
             _set_aside(document, admission, spool, done)
             advance("read", done.read, 0)
         progress = _Progress(spool.text_bytes, advance)
         change = Change(spool, encode=lambda some: pipeline.encode(some, progress.note), announce=announce)
         if spool.count:
+            suppression.save()
             apply_change(paths, builder, generation, buckets, change)
     finally:
         spool.close()
@@ -135,6 +138,7 @@ class _Admission:
             return "too-many-licences", f"the store has {_MOST_LICENCES:,} different licences already"
         self._licences.add(document.license)
         self._coming[name] = _marks(record)
+        self._suppression.readmit(document.id, document.text)
         return "", ""
 
     def _stored_marks(self, name: bytes) -> bytes | None:

@@ -184,14 +184,13 @@ class Removal:
 def remove_documents(
     view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder, log: AuditLog
 ) -> Removal:
-    """Keep the works out if that was asked for, and write the buckets anew without them; each announced in the log."""
+    """List the works as kept out, or as erased, and write the buckets anew without them; each announced in the log."""
     ids = pending.ids
     before = read_before(paths, pending.generation) or _begin(view, ids, paths)
     rows = [(bucket, row) for bucket in before.buckets for row in map(bucket.find, sorted(ids)) if row >= 0]
-    if pending.suppress:
-        works = (bucket.document(row) for bucket, row in rows)
-        suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
-        suppression.add((work.id, work.text) for work in works)
+    works = (bucket.document(row) for bucket, row in rows)
+    suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
+    (suppression.add if pending.suppress else suppression.note)((work.id, work.text) for work in works)
     documents = (document for bucket in before.buckets for document in bucket.encoded_documents())
     leaving = tuple(document for document in documents if document.id in ids)
     change = Change(leaving=ids, announce=partial(announce_generation, log))
