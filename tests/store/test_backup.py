@@ -9,6 +9,7 @@ import shutil
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -138,6 +139,26 @@ def test_a_document_erased_during_a_backup_is_not_in_it(
     assert [item.failed_checks for item in erased] == [["readers-drained"]]
     assert tree(place / "data") == _without(tmp_path / "never", "d0", "d4")
     assert Store.open(place).verify().problems == ()
+
+
+def test_an_erasure_accepted_during_a_backup_is_waited_for(store: Store, tmp_path: Path) -> None:
+    """It is accepted when all buckets were copied, and finished a little later by another thread."""
+    place = tmp_path / "copy"
+    finish = Timer(0.3, lambda: Store.open(store.root).close())
+
+    def accept_at_last(_stage: str, done: int, total: int) -> None:
+        if done == total and finish.ident is None:
+            with store.reading() as view:
+                accept(store.paths, view.generation, [DOCUMENTS[4].id], store.log(), suppress=True)
+            finish.start()
+
+    back_up(store, place, advance=accept_at_last)
+    finish.join()
+    assert not (place / "pending.json").exists()
+    assert tree(place / "data") == _without(tmp_path / "never", "d0", "d4")
+    assert Store.open(place).verify().problems == ()
+    receipt = max((place / "receipts").iterdir())
+    assert json.loads(receipt.read_bytes())["checks"]["readers-drained"] is True
 
 
 def _copied(root: Path) -> set[str]:

@@ -221,7 +221,8 @@ def _copy_rest(paths: StorePaths, copy: StorePaths) -> None:
         if not (copy.root / path.name).exists():
             _copy_tree(path, copy.root / path.name)
     for path in paths.evidence():
-        _copy_tree(path, copy.root / path.name)
+        if path not in (paths.pending, paths.erasing):  # an erasure may begin meanwhile; then this copy does not count
+            _copy_tree(path, copy.root / path.name)
     for lines in (copy.log, copy.usage):
         if lines.exists():
             cut_torn_line(lines)
