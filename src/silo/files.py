@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -134,12 +135,34 @@ def _write(path: Path, flags: int, pieces: tuple[bytes | memoryview, ...]) -> No
         handle = os.open(path, flags, 0o644)
         try:
             for piece in pieces:
-                rest = memoryview(piece).cast("B")
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
+                _write_all(handle, piece)
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _write_all(handle: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def copy_file(path: Path, other: Path) -> str:
+    """Copy a file with its permissions; returns the SHA-256 of its bytes. `sync_tree` makes the copy durable."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        with disk_errors(other):
+            handle = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with disk_errors(other):
+                os.fchmod(handle, stat.S_IMODE(os.fstat(stream.fileno()).st_mode))
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                with disk_errors(other):
+                    _write_all(handle, chunk)
+        finally:
+            os.close(handle)
+    return digest.hexdigest()
 
 
 def link_or_copy(path: Path, other: Path) -> None:

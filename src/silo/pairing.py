@@ -24,7 +24,9 @@ from silo.lm.manifest import (
     recover_model,
 )
 from silo.lm.windows import Windows
+from silo.progress import Advance
 from silo.search.knn.codec import Codec
+from silo.store.backup import Restored, restore
 from silo.store.erasure.receipt import ModelListing
 from silo.store.manifest import SEARCHES
 from silo.store.paths import StorePaths
@@ -84,6 +86,22 @@ def open_store(
             raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
         encoder = _open_encoder(place, verify=verify)
     return Store.open(path, encoder, list_models=partial(list_models, place), restored=restored)
+
+
+def restore_store(
+    backup: Path,
+    path: Path,
+    *,
+    evidence: Path | None = None,
+    force: bool = False,
+    accept_loss: bool = False,
+    advance: Advance = lambda *_: None,
+) -> Restored:
+    """Put a store back from a backup, without what was erased since; see `silo.store.backup.restore`."""
+    models = partial(list_models, model_of(backup))
+    return restore(
+        backup, path, evidence=evidence, force=force, accept_loss=accept_loss, list_models=models, advance=advance
+    )
 
 
 def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:

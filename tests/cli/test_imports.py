@@ -56,6 +56,8 @@ def test_commands_without_a_model_load_no_torch(place: Path) -> None:
         ["store", "allow", store, "--document", document("c", "").id],
         ["store", "replay", store],
         ["store", "compact", store],
+        ["store", "backup", store, f"{store}-copy"],
+        ["store", "restore", f"{store}-copy", store, "--force"],
         ["credits", store],
         ["receipt", "verify", receipt, "--key", f"{store}/keys/receipts.pem.pub", "--log", f"{store}/log.jsonl"],
         ["corpus", "build", "--jsonl", str(place / "in.jsonl"), "--out", corpus, "--workers", "1"],

@@ -228,6 +228,31 @@ def test_replayed_erasures_hand_out_their_salts(model: Path, files: dict[str, Pa
     assert main(["receipt", "verify", first["receipt"], *again["receipts"], *key, "--json"]) == 0
 
 
+def test_backup_and_restore_from_the_command_line(tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    made = small_store(tmp_path / "store")
+    made.add([document(f"d{n}", f"some words of document {n}") for n in range(3)])
+    whole = made.digest()
+    made.close()
+    store, copy = str(tmp_path / "store"), str(tmp_path / "copy")
+    done = run("store", "backup", store, copy)
+    assert done == {"backup": copy, "documents": 3, "bytes": done["bytes"], "digest": whole, "noted": True}
+    assert run("store", "backup", store, copy, status=2)["error"]["code"] == "out-exists"
+    run("store", "erase", store, "--document", "d1")
+    digest = run("store", "digest", store)
+    assert run("store", "restore", copy, store, status=2)["error"]["code"] == "out-exists"
+    (tmp_path / "store" / "data" / "manifest.json").unlink()
+    back = run("store", "restore", copy, store, "--salts", str(tmp_path / "salts.json"))
+    assert (back["held"], back["evidence"], back["digest"]) == (2, "store", digest["digest"])
+    assert back["salts"] == json.loads((tmp_path / "salts.json").read_text())
+    assert [*back["salts"]] == back["documents"] != []
+    assert Path(back["receipts"][0]).is_file()
+    assert run("store", "verify", store)["problems"] == []
+    assert main(["store", "restore", copy, str(tmp_path / "lost"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["evidence"] == "backup"
+    assert "not known here" in said.err
+
+
 def test_anchors_find_an_older_copy_of_a_store(model: Path, files: dict[str, Path], tmp_path: Path, run: Any) -> None:
     store, copy, anchors = tmp_path / "store", tmp_path / "copy", tmp_path / "anchors.txt"
     run("store", "create", str(store), "--model", str(model), "--search", "ngram")

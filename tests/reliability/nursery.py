@@ -1,7 +1,8 @@
 """A process that starts others which are there to be killed: warm, and with one thread, so that it can fork safely.
 
 Reads lines `root job number seconds`: does the job on the store in a child of its own, which kills itself before call
-`number` (0: never) or is killed after so many seconds (0: never). Answers `done` if the child acknowledged the job,
+`number` (0: never) or is killed after so many seconds (0: never). A backup goes to, and is put back from, `copy` beside
+the store. Answers `done` if the child acknowledged the job,
 `killed` if it did not, `failed` if it ended by itself in another way.
 """
 
@@ -16,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
+from silo.store.backup import back_up, restore
 from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import kill_at, watched
@@ -55,9 +57,13 @@ def _run(root: Path, job: str, number: int, seconds: float) -> str:
 def _work(root: Path, job: str, number: int, tell: int) -> NoReturn:
     """In the child: do the job, say so, and leave without cleaning up."""
     try:
-        store = Store.open(root, SmallEncoder())
+        store = Store.open(root, SmallEncoder()) if job != "restore" else None
         with watched(kill_at(number)) if number else nullcontext():
-            if job == "add":
+            if store is None:
+                restore(root.with_name("copy"), root)
+            elif job == "backup":
+                back_up(store, root.with_name("copy"))
+            elif job == "add":
                 store.add(POOL[8:14])
             else:
                 store.erase(Selector(owner="o1"))

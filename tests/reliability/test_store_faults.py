@@ -40,7 +40,7 @@ def _held(store: Store) -> list[str]:
     return sorted(item.external_id for item in store.documents())
 
 
-class _Nursery:
+class Nursery:
     """See `tests.reliability.nursery`."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class _Nursery:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[_Nursery]:
-    made = _Nursery()
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
     yield made
     made.close()
 
@@ -85,7 +85,7 @@ AFTER = {
 }
 
 
-def test_kill_9_at_any_call_or_time_loses_nothing(nursery: _Nursery, tmp_path: Path) -> None:
+def test_kill_9_at_any_call_or_time_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
     """Each call of an add and of an erasure in turn, and every fourth time a random instant instead."""
     rng = random.Random(1)
     before = sorted(item.external_id for item in BASE)

@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _no_writes(root: Path, number: int) -> Iterator[None]:
+def no_writes(root: Path, number: int) -> Iterator[None]:
     """Every attempt to write below `root`, or to make, rename or remove something there, fails with this error."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("open", "mkdir", "rename", "unlink", "rmdir", "truncate"):
@@ -56,7 +56,7 @@ def _refusing(call: Any, name: str, root: Path, number: int) -> Any:
 def test_a_store_on_a_read_only_mount_gives_every_answer(root: Path, number: int) -> None:
     usual = answers(Store.open(root))
     before = tree(root)
-    with _no_writes(root, number):
+    with no_writes(root, number):
         store = Store.open(root)
         assert answers(store) == usual
         assert store.verify().problems == ()
@@ -78,7 +78,7 @@ def test_a_reader_without_the_right_to_write_holds_the_lock_that_is_there(root: 
     with store.reading() as view:
         lock = store.paths.reader_lock(view.generation.fingerprint)
     store.close()
-    with _no_writes(root, errno.EROFS):
+    with no_writes(root, errno.EROFS):
         reader = Store.open(root)
     handle = os.open(lock, os.O_RDWR)
     with pytest.raises(BlockingIOError):
@@ -87,7 +87,7 @@ def test_a_reader_without_the_right_to_write_holds_the_lock_that_is_there(root: 
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(handle)
     lock.unlink()
-    with _no_writes(root, errno.EROFS):
+    with no_writes(root, errno.EROFS):
         assert len(list(Store.open(root).documents())) == 8
 
 
@@ -107,7 +107,7 @@ def test_an_accepted_erasure_masks_its_documents_where_it_cannot_be_finished(
     never = small_store(tmp_path / "never")
     never.add([item for item in POOL[:8] if item.external_id != "p3"])
     before = tree(root / "data")
-    with _no_writes(root, number):
+    with no_writes(root, number):
         store = Store.open(root, SmallEncoder())
         assert store.unfinished is not None
         assert "is not finished" in caplog.text

@@ -29,7 +29,7 @@ from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import UNITS, Share, Usage, append_usage, redact_usage, statements
 from tests.reliability.disk import fail_at, watched
-from tests.reliability.test_store_faults import _Nursery
+from tests.reliability.test_store_faults import Nursery
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, document, small_store, tree
 
@@ -347,7 +347,7 @@ def test_kill_9_within_a_redaction_is_finished_at_the_next_opening(store: Store,
     before = _totals(base)
     gone = [item for item in POOL[:8] if item.owner == "o1"]
     calls = _ledger_calls(store)
-    with closing(_Nursery()) as nursery:
+    with closing(Nursery()) as nursery:
         for number in calls:
             root = shutil.copytree(base, tmp_path / f"killed{number}")
             assert not nursery.acknowledges(root, "erase", call=number)

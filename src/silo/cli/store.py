@@ -1,4 +1,4 @@
-"""`silo store create|add|list|stats|erase|allow|replay|verify|anchor|digest|compact|tune`."""
+"""`silo store create|add|list|stats|erase|allow|backup|restore|replay|verify|anchor|digest|compact|tune`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, "sizes, searches, self-test"),
         ("erase", _add_erase, "take documents out, exactly, with a receipt"),
         ("allow", _add_allow, "let an erased document be added again"),
+        ("backup", _add_backup, "a complete copy, also while others write"),
+        ("restore", _add_restore, "put a backup back, without what was erased since"),
         ("replay", _add_replay, "erase again what a restored backup brought back"),
         ("verify", _add_verify, "check every byte, bucket and digest"),
         ("anchor", _add_anchor, "one line to keep elsewhere, which tells an older copy of the store"),
@@ -52,6 +54,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("tune", _add_tune, "k, tau and weights from validation text, saved by name"),
     ):
         parser = verbs.add_parser(name, parents=[common], help=text)
+        if name == "restore":
+            parser.add_argument("backup", metavar="BACKUP", help="a directory made by `silo store backup`")
         parser.add_argument("path", metavar="PATH", help="the store")
         add(parser)
 
@@ -340,6 +344,53 @@ def _allow(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", metavar="DIR", help="where the backup goes: a folder that is not there or empty")
+    parser.set_defaults(run=_backup)
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from silo.pairing import open_store
+    from silo.store.backup import back_up
+
+    store = open_store(Path(arguments.path))
+    with show.progress(quiet=arguments.quiet) as advance:
+        done = back_up(store, Path(arguments.out), advance=advance)
+    show.facts(f"backup of {arguments.path}", {"backup": arguments.out, **asdict(done)}, as_json=arguments.json)
+    if not done.noted:
+        show.say("the log could not be written: later receipts will not name this backup", quiet=arguments.quiet)
+    return 0
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--evidence", metavar="DIR", help="newer copies of the log, the list and the receipts")
+    parser.add_argument("--force", action="store_true", help="replace a store that is not damaged")
+    parser.add_argument("--salts", metavar="FILE", help="write the owners' salts here")
+    parser.add_argument("--accept-loss", action="store_true", help="go on without evidence that is lost for good")
+    parser.set_defaults(run=_restore)
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    from silo.pairing import restore_store
+
+    backup, evidence = Path(arguments.backup), Path(arguments.evidence) if arguments.evidence else None
+    with show.progress(quiet=arguments.quiet) as advance:
+        done = restore_store(
+            backup,
+            Path(arguments.path),
+            evidence=evidence,
+            force=arguments.force,
+            accept_loss=arguments.accept_loss,
+            advance=advance,
+        )
+    if done.evidence == "backup":
+        show.say("no newer log or list was found: what was erased after the backup is not known here, and is back")
+    facts = {"store": arguments.path, "digest": done.digest, "held": done.documents, "evidence": done.evidence}
+    return _show_replayed(arguments, facts, done.erased)
+
+
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--salts", metavar="FILE", help="write the owners' salts here")
     parser.add_argument("--accept-loss", action="store_true", help="go on without evidence that is lost for good")
@@ -347,15 +398,21 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from silo.files import write_json
     from silo.pairing import open_store
 
     done = open_store(Path(arguments.path), restored=True).replay(accept_loss=arguments.accept_loss)
+    return _show_replayed(arguments, {}, done)
+
+
+def _show_replayed(arguments: argparse.Namespace, before: Mapping[str, Any], done: Sequence[Erased]) -> int:
+    """Facts, and what was erased again, with the owners' salts; gives the exit status."""
+    from silo.files import write_json
+
     names = [name for item in done for name in item.documents]
     salts = {name: salt for item in done for name, salt in item.salts.items()}
     if arguments.salts and salts:
         write_json(Path(arguments.salts), salts)
-    facts: dict[str, Any] = {"receipts": [str(item.receipt) for item in done], **_checks(done)}
+    facts: dict[str, Any] = {**before, "receipts": [str(item.receipt) for item in done], **_checks(done)}
     if arguments.json:
         show.print_json({**facts, "documents": names, "salts": salts})
     else:

@@ -93,19 +93,22 @@ def add_documents(
     announce: Announce,
     decontaminate: EvaluationText | None,
     note: Note,
+    announce_list: Announce,
     advance: Advance,
 ) -> Added:
     """Set documents aside, then write the buckets they fall into."""
     done = Added()
     spool = Spool(paths.adding)
     try:
-        admission = _Admission(buckets, Suppression.open(paths.suppression), decontaminate)
+        suppression = Suppression.open(paths.suppression, announce_list)
+        admission = _Admission(buckets, suppression, decontaminate)
         for document in documents:
             _set_aside(document, admission, spool, done, note)
             advance("read", done.read, 0)
         progress = _Progress(spool.text_bytes, advance)
         change = Change(spool, encode=lambda some: pipeline.encode(some, progress.note), announce=announce)
         if spool.count:
+            suppression.save()
             apply_change(paths, builder, generation, buckets, change)
     finally:
         spool.close()
@@ -164,6 +167,7 @@ class _Admission:
             return "too-many-licences", f"the store has {_MOST_LICENCES:,} different licences already"
         self._licences.add(document.license)
         self._coming[name] = _marks(record)
+        self._suppression.readmit(document.id, document.text)
         return "", ""
 
     def _leak(self, document: Document) -> Leak | None:

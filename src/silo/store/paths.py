@@ -102,3 +102,13 @@ class StorePaths:
         """Everything but the data, an erasure under way, which goes last, and what the model brought along."""
         left_out = {self.data, self.pending, self.erasing, self.codec, self.tokenizer}
         return [path for path in self.root.iterdir() if path not in left_out]
+
+    def evidence(self) -> list[Path]:
+        """What was promised and noted: it goes on where data is put back from a backup."""
+        kept = (self.log, self.suppression, self.receipts, self.signing_key.parent, self.usage)
+        return [*kept, self.pending, self.erasing]
+
+    def lasting(self) -> list[Path]:
+        """What neither a change nor a request alters, beside the data: what the model brought along, and strays."""
+        passing = {self.adding, self.readers, self.lock, self.usage_lock, self.data, *self.evidence()}
+        return [path for path in self.root.iterdir() if path not in passing and path.suffix != ".partial"]

@@ -529,6 +529,7 @@ class Store:
                     announce=partial(announce_generation, self.log()),
                     decontaminate=decontaminate,
                     note=note,
+                    announce_list=partial(announce_suppression, self.log()),
                     advance=advance,
                 )
             if done.added:
@@ -614,7 +615,7 @@ class Store:
             promise = promise_of(self.log().entries)
             restored = promise is None or read_generation(self.paths).fingerprint not in promise.generations
             suppression = Suppression.open(self.paths.suppression)
-            back = [document.id for document in self.documents() if suppression.names(document.id)]
+            back = [item.id for item in self.documents() if suppression.was_erased(item.id, item.text)]
             done = self._erase(back, (), begin, suppress=True)
             if back or restored or losses:
                 self.log().append("replayed", {"documents": len(back), "lost": [loss.part for loss in losses]})

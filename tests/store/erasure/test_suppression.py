@@ -127,16 +127,42 @@ def test_every_text_a_document_had_is_kept_out(place: Path) -> None:
         assert again.blocks(COPY, TEXT) and again.blocks(COPY, OTHER)
 
 
+def _let_in(opened: Suppression, document: str, text: str) -> None:
+    """Lift a document, and add it."""
+    opened.lift(document)
+    opened.readmit(document, text)
+    opened.save()
+
+
+def test_a_document_that_may_be_added_again_counts_as_erased_until_it_is(tmp_path: Path) -> None:
+    place = tmp_path / "suppression"
+    opened = Suppression.open(place)
+    opened.note([(WORK, TEXT), (FREE, OTHER)])
+    opened.add([(WORK, TEXT)])
+    for again in (opened, Suppression.open(place)):
+        assert len(again) == 0
+        assert again.blocks(WORK, TEXT) is None
+        assert again.was_erased(WORK, TEXT) and again.was_erased(FREE, OTHER)
+        assert not again.was_erased(WORK, OTHER) and not again.was_erased(COPY, TEXT)
+    _let_in(opened, WORK, OTHER)
+    assert Suppression.open(place).was_erased(WORK, TEXT), "another text was added under its id"
+    _let_in(opened, WORK, TEXT)
+    assert not Suppression.open(place).was_erased(WORK, TEXT)
+    opened.add([(WORK, TEXT)])
+    opened.lift(WORK)
+    assert Suppression.open(place).was_erased(WORK, TEXT), "it may be added, and must not come back by itself"
+
+
 def test_the_bytes_depend_on_the_set_of_documents_alone(place: Path, tmp_path: Path) -> None:
     listed = place / "suppression" / "suppressed.json"
     opened = Suppression.open(place / "suppression")
     opened.add([(FREE, OTHER)])
     both = listed.read_bytes()
-    opened.lift(WORK)
-    opened.lift(FREE)
+    _let_in(opened, WORK, TEXT)
+    _let_in(opened, FREE, OTHER)
     opened.add([(FREE, OTHER)])
     opened.add([(COPY, TEXT)])
-    opened.lift(COPY)
+    _let_in(opened, COPY, TEXT)
     opened.add([(WORK, TEXT)])
     assert listed.read_bytes() == both
 

@@ -27,16 +27,18 @@ from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
 from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.evidence import announce_generation, announce_suppression
+from silo.store.erasure.evidence import announce_generation, announce_suppression, noted_backups
 from silo.store.erasure.log import AuditLog, Head
 from silo.store.erasure.receipt import (
     EXCLUSIONS,
+    KNOWN_BACKUPS,
     NOT_CHECKED,
     Erasure,
     ModelListing,
     NotChecked,
     Result,
     draft_receipt,
+    exclusions_with,
     failed_checks,
     fingerprint_of_commitments,
     load_or_make_key,
@@ -182,14 +184,13 @@ class Removal:
 def remove_documents(
     view: View, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder, log: AuditLog
 ) -> Removal:
-    """Keep the works out if that was asked for, and write the buckets anew without them; each announced in the log."""
+    """List the works as kept out, or as erased, and write the buckets anew without them; each announced in the log."""
     ids = pending.ids
     before = read_before(paths, pending.generation) or _begin(view, ids, paths)
     rows = [(bucket, row) for bucket in before.buckets for row in map(bucket.find, sorted(ids)) if row >= 0]
-    if pending.suppress:
-        works = (bucket.document(row) for bucket, row in rows)
-        suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
-        suppression.add((work.id, work.text) for work in works)
+    works = (bucket.document(row) for bucket, row in rows)
+    suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
+    (suppression.add if pending.suppress else suppression.note)((work.id, work.text) for work in works)
     documents = (document for bucket in before.buckets for document in bucket.encoded_documents())
     leaving = tuple(document for document in documents if document.id in ids)
     change = Change(leaving=ids, announce=partial(announce_generation, log))
@@ -253,7 +254,8 @@ def _traces(leaving: Sequence[EncodedDocument], new: Sequence[Bucket], view: Vie
     gone = {document.id for document in leaving}
     staying = (item for bucket in new for item in bucket.encoded_documents() if item.id not in gone)
     names = {name for bucket in view.buckets for values in bucket.names.values() for name in values}
-    return Traces.of(leaving).without(staying).not_in([canonical_json(sorted(names)), canonical_json(EXCLUSIONS)])
+    words = canonical_json([*EXCLUSIONS, KNOWN_BACKUPS])
+    return Traces.of(leaving).without(staying).not_in([canonical_json(sorted(names)), words])
 
 
 def _follows_from_others(bucket: Bucket, removal: Removal, builder: BucketBuilder) -> bool:
@@ -316,6 +318,7 @@ def sign_receipt(
         accepted=datetime.fromisoformat(pending.accepted),
         checks=findings.checks,
         models=models,
+        exclusions=exclusions_with(noted_backups(log)),
     )
     key = load_or_make_key(paths.signing_key)
     draft = draft_receipt(erasure, pending.salts, key=key, done=datetime.now(UTC))

@@ -5,7 +5,8 @@ change: `generation` (fingerprint of the manifest), `suppression` (a keyed hash 
 the public key) and the `receipts` that no entry named before (file -> SHA-256). A change is announced before it is made
 (an entry `announced` with the new generation or list) and sealed when it is complete. A process that is killed between
 therefore leaves what was announced last or what came right before it, and the next one seals that; anything else was
-put back from a copy. `replayed` says that restored data was gone through, and what was `lost` for good.
+put back from a copy. `replayed` says that restored data was gone through, and what was `lost` for good;
+`backup-begun` that there are copies elsewhere.
 
 Who replaces the whole directory by an older one replaces the log too: only an anchor, the number and hash of the last
 entry kept elsewhere, tells that. A store made before there were seals is sealed when it is next written to.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ from silo.store.paths import StorePaths
 
 ANCHOR = "silo-anchor-1"
 DATA = "data"
+_BACKUP_BEGUN = "backup-begun"
 _REPLAY = "run `silo store replay STORE`: it erases again what came back, then the store opens"
 _RESTORE = "put it back from a copy; if there is none, `silo store replay STORE --accept-loss` goes on without it"
 
@@ -274,6 +277,16 @@ def announce_generation(log: AuditLog, generation: str) -> None:
 def announce_suppression(log: AuditLog, checksum: str) -> None:
     """Say which list comes, before it is written."""
     log.append("announced", {"suppression": checksum})
+
+
+def note_backup(log: AuditLog, at: datetime) -> None:
+    """Say that a backup begins: also one that is cut off leaves copies somewhere."""
+    log.append(_BACKUP_BEGUN, {"at": at.isoformat(timespec="seconds")})
+
+
+def noted_backups(log: AuditLog) -> list[str]:
+    """When each backup that the log knows of was begun."""
+    return [entry.content["at"] for entry in log.entries if entry.kind == _BACKUP_BEGUN]
 
 
 def seal(paths: StorePaths, log: AuditLog) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ EXCLUSIONS = (
     "confirm a guess at the erased ones.",
 )
 """What an erasure from a store cannot reach, in words."""
+KNOWN_BACKUPS = "The log names backups begun before this erasure, which may hold the documents: "
 
 NotChecked = Literal["not checked"]
 NOT_CHECKED: NotChecked = "not checked"
@@ -84,6 +85,12 @@ class Erasure:
     checks: Mapping[str, Result]
     models: tuple[ModelListing, ...] = ()
     exclusions: tuple[str, ...] = EXCLUSIONS
+
+
+def exclusions_with(backups: Sequence[str]) -> tuple[str, ...]:
+    """What an erasure cannot reach, with the times of backups that the log knows of."""
+    known = f"{KNOWN_BACKUPS}{len(backups)}, the last at {backups[-1]}." if backups else ""
+    return (*EXCLUSIONS, known) if known else EXCLUSIONS
 
 
 def new_salts(documents: Iterable[str]) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Keeps an erased work from coming back: a list of keyed hashes that tells nothing to anybody without the key.
 
 On disk a directory `suppression/`, made whole by one rename: `key` (32 random bytes, mode 0600) and `suppressed.json`,
-canonical JSON of `format`, `documents` (HMAC-SHA-256 of a document id -> sorted HMACs of the text it had) and `seal`
-(HMAC of the rest: a changed list or the wrong key is an error, never an empty list).
+canonical JSON of `format`, `documents` (HMAC-SHA-256 of a document id -> sorted HMACs of the text it had), if there are
+any `may_return` (the same of documents that may be added again) and `seal` (HMAC of the rest: a changed list or the
+wrong key is an error, never an empty list).
 
 A text is known again under another id, and after changes of case, white space, punctuation, accents and Unicode form.
 Changed, added or removed words make it another text. A text is listed under the document whose owner objected: it keeps
-new copies out, whoever brings them, and says nothing about copies that others held already (`names`, not `blocks`).
+new copies out, whoever brings them, and says nothing about copies that others held already (`was_erased`, not
+`blocks`). A document that may be added again is listed until it is: it must not come back by itself, from a backup.
 """
 
 from __future__ import annotations
@@ -35,18 +37,18 @@ _NOT_LETTERS = re.compile(r"[\W_]+")
 _NOT_ASCII_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
 
 Announce = Callable[[str], None]
+Marks = Mapping[str, tuple[str, ...]]
 
 
 class Suppression:
     """An opened list. One process at a time may change it: the caller holds the store's lock."""
 
-    def __init__(
-        self, directory: Path, key: bytes, documents: Mapping[str, tuple[str, ...]], announce: Announce
-    ) -> None:
+    def __init__(self, directory: Path, key: bytes, listed: tuple[Marks, Marks], announce: Announce) -> None:
         self._directory = directory
         self._key = key
         self._announce = announce
-        self._hold(documents)
+        self._unsaved = False
+        self._hold(*listed)
 
     @classmethod
     def open(cls, directory: Path, announce: Announce = lambda _: None) -> Self:
@@ -55,9 +57,9 @@ class Suppression:
         `announce` is told the mark (see `list_mark`) of every new list before it is written.
         """
         if not directory.exists():
-            return cls(directory, b"", {}, announce)
+            return cls(directory, b"", ({}, {}), announce)
         key = _key(directory / KEY_FILE)
-        return cls(directory, key, _documents(directory / LIST_FILE, key), announce)
+        return cls(directory, key, _listed(directory / LIST_FILE, key), announce)
 
     @classmethod
     def make(cls, directory: Path) -> None:
@@ -70,20 +72,57 @@ class Suppression:
         return len(self._documents)
 
     def add(self, documents: Iterable[tuple[str, str]]) -> None:
-        """Keep these (id, text) out from now on; on the disk when this returns."""
-        given = list(documents)
-        if not given:
-            return
+        """Keep these (id, text) out from now on; on the disk when this returns.
+
+        One that was erased before and may be added again, and has come back by itself, may still be added again.
+        """
+        given = [(document, text) for document, text in documents if not self._may_return(document, text)]
+        if given:
+            held = self._joined(self._documents, given)
+            self._write(held, {mark: texts for mark, texts in self._returnable.items() if mark not in held})
+
+    def note(self, documents: Iterable[tuple[str, str]]) -> None:
+        """Keep in mind that these (id, text) were erased, though they may be added again; on the disk then."""
+        if given := list(documents):
+            self._write(self._documents, self._joined(self._returnable, given))
+
+    def _joined(self, held: Marks, given: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+        """Marks with those of more documents; the key is made with the first of them."""
         if not self._key:
             self._key = _make(self._directory)
-        held = dict(self._documents)
+        joined = dict(held)
         for document, text in given:
-            mark = self._mark("id", document.encode())
-            held[mark] = tuple(sorted({*held.get(mark, ()), *self._text_marks(text).values()}))
-        self._write(held)
+            mark, texts = self._marks(document, text)
+            joined[mark] = tuple(sorted({*joined.get(mark, ()), *texts}))
+        return joined
+
+    def readmit(self, document: str, text: str) -> None:
+        """A document is being added: that it was erased with this text is past. On the disk after `save`."""
+        if not self._may_return(document, text):
+            return
+        mark, texts = self._marks(document, text)
+        left = tuple(known for known in self._returnable.pop(mark) if known not in texts)
+        self._returnable |= {mark: left} if left else {}
+        self._unsaved = True
+
+    def save(self) -> None:
+        """Make what was readmitted durable."""
+        if self._unsaved:
+            self._write(self._documents, self._returnable)
+
+    def was_erased(self, document: str, text: str) -> bool:
+        """Is this a document that was erased, and not added again since?"""
+        return self.names(document) or self._may_return(document, text)
+
+    def _may_return(self, document: str, text: str) -> bool:
+        """Was a document erased with this text, and may it be added again?"""
+        if not self._returnable:
+            return False
+        mark, texts = self._marks(document, text)
+        return not texts.isdisjoint(self._returnable.get(mark, ()))
 
     def names(self, document: str) -> bool:
-        """Was this very document erased, whatever its text?"""
+        """Is this very document kept out, whatever its text?"""
         return bool(self._documents) and self._mark("id", document.encode()) in self._documents
 
     def blocks(self, document: str, text: str) -> str | None:
@@ -100,18 +139,25 @@ class Suppression:
         mark = self._mark("id", document.encode())
         if mark not in self._documents:
             return False
-        self._write({other: marks for other, marks in self._documents.items() if other != mark})
+        rest = {other: marks for other, marks in self._documents.items() if other != mark}
+        self._write(rest, {**self._returnable, mark: self._documents[mark]})
         return True
 
-    def _hold(self, documents: Mapping[str, tuple[str, ...]]) -> None:
+    def _hold(self, documents: Marks, returnable: Marks) -> None:
         self._documents = documents
+        self._returnable = dict(returnable)
         self._texts = {mark for marks in documents.values() for mark in marks}
 
-    def _write(self, documents: Mapping[str, tuple[str, ...]]) -> None:
-        data = _sealed(documents, self._key)
+    def _write(self, documents: Marks, returnable: Marks) -> None:
+        data = _sealed(documents, returnable, self._key)
         self._announce(_list_mark(self._key, data))
         write_atomic(self._directory / LIST_FILE, data)
-        self._hold(documents)
+        self._hold(documents, returnable)
+        self._unsaved = False
+
+    def _marks(self, document: str, text: str) -> tuple[str, set[str]]:
+        """The mark of an id, and those of a text."""
+        return self._mark("id", document.encode()), set(self._text_marks(text).values())
 
     def _mark(self, what: str, value: bytes) -> str:
         return _keyed(self._key, what, value)
@@ -155,8 +201,9 @@ def _keyed(key: bytes, what: str, value: bytes) -> str:
     return hmac.digest(key, what.encode() + b"\0" + value, "sha256").hex()
 
 
-def _sealed(documents: Mapping[str, tuple[str, ...]], key: bytes) -> bytes:
+def _sealed(documents: Marks, returnable: Marks, key: bytes) -> bytes:
     content: dict[str, Any] = {"format": FORMAT, "documents": documents}
+    content |= {"may_return": returnable} if returnable else {}
     return canonical_json({**content, "seal": _keyed(key, "seal", canonical_json(content))}) + b"\n"
 
 
@@ -167,7 +214,7 @@ def _make(directory: Path) -> bytes:
     with disk_errors(directory):
         partial.mkdir(mode=0o700, parents=True)
         write_private(partial / KEY_FILE, key)
-        write_atomic(partial / LIST_FILE, _sealed({}, key))
+        write_atomic(partial / LIST_FILE, _sealed({}, {}, key))
         sync_directory(partial)
     commit(partial, directory)
     return key
@@ -182,17 +229,21 @@ def _key(path: Path) -> bytes:
     return key
 
 
-def _documents(path: Path, key: bytes) -> dict[str, tuple[str, ...]]:
-    """The list, byte for byte as it was written with this key."""
+def _listed(path: Path, key: bytes) -> tuple[Marks, Marks]:
+    """The list, byte for byte as it was written with this key: what is kept out, and what may be added again."""
     data = _read(path)
     try:
-        documents = {mark: tuple(marks) for mark, marks in json.loads(data)["documents"].items()}
-        whole = hmac.compare_digest(_sealed(documents, key), data)
+        content = json.loads(data)
+        documents, returnable = (
+            {mark: tuple(marks) for mark, marks in part.items()}
+            for part in (content["documents"], content.get("may_return", {}))
+        )
+        whole = hmac.compare_digest(_sealed(documents, returnable, key), data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise _damaged(f"{path} was changed or belongs to another key")
-    return documents
+    return documents, returnable
 
 
 def _read(path: Path) -> bytes:
