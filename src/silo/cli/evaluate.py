@@ -1,8 +1,9 @@
-"""`silo eval tasks`: how good a model is, with and without stores."""
+"""`silo eval ppl` and `silo eval tasks`: how good a model is, with and without stores."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,125 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     """Add `silo eval` and its verbs."""
     noun = nouns.add_parser("eval", help="how good is a model, with and without stores?")
     verbs = noun.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, add, text in (("tasks", _add_tasks, "accuracy on zero-shot classification tasks"),):
+    for name, add, text in (
+        ("ppl", _add_ppl, "perplexity by domain and method, with intervals and honest baselines"),
+        ("tasks", _add_tasks, "accuracy on zero-shot classification tasks"),
+    ):
         add(verbs.add_parser(name, parents=[common], help=text))
+
+
+def _add_ppl(parser: argparse.ArgumentParser) -> None:
+    several = {"nargs": "+", "action": "extend", "default": [], "metavar": "FILE"}
+    parser.add_argument("--model", required=True, metavar="DIR", help="the language model")
+    parser.add_argument("--store", action="append", default=[], metavar="PATH", help="a store; may be repeated")
+    parser.add_argument(
+        "--reference", action="append", default=[], metavar="DIR", help="a model to compare with; may be repeated"
+    )
+    parser.add_argument("--method", metavar="M1,M2", help="some of lm, ric, knn, ngram, knn+ngram; all that is offered")
+    parser.add_argument("--jsonl", required=True, **several, help="text to score, by domain")  # type: ignore[arg-type]
+    parser.add_argument(
+        "--validation",
+        **several,  # type: ignore[arg-type]
+        help="text to choose settings on, of the domain or of all; the defaults without it",
+    )
+    parser.add_argument("--settings", metavar="NAME", help="settings saved by `silo store tune`")
+    parser.add_argument("--tokens", type=int, default=0, metavar="N", help="about so many of each domain; all")
+    parser.add_argument(
+        "--document-tokens", type=int, default=0, metavar="N", help="of every document its first N tokens; all"
+    )
+    parser.add_argument("--validation-tokens", type=int, default=40_000, metavar="N")
+    parser.add_argument("--k", type=int, default=1024, help="the most neighbours to try")
+    parser.add_argument(
+        "--fine-tune",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="adapt the weights to the stores' text for comparison; auto: where that takes minutes",
+    )
+    parser.add_argument("--encoder", metavar="DIR", help="the model of the stores' keys, if it has moved")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the intervals' draws")
+    parser.add_argument("--documents", metavar="FILE", help="write the figures of every document here, as JSON lines")
+    parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    show.add_verify(parser)
+    parser.set_defaults(run=_ppl)
+
+
+def _ppl(arguments: argparse.Namespace) -> int:
+    from silo.inference.settings import parse_method
+
+    files, validation = ([Path(name) for name in names] for names in (arguments.jsonl, arguments.validation))
+    for file in [*files, *validation]:
+        if not file.is_file():
+            raise SiloError("input-missing", f"there is no evaluation file at {file}")
+    asked = [name for name in (arguments.method or "").split(",") if name]
+    for name in asked:
+        parse_method(name)
+
+    from silo.evaluation.ppl import PplOptions, evaluate_perplexity
+
+    options = PplOptions(
+        stores=tuple(map(Path, arguments.store)),
+        references=tuple(map(Path, arguments.reference)),
+        methods=tuple(asked),
+        files=tuple(files),
+        validation=tuple(validation),
+        settings=arguments.settings or "",
+        tokens=arguments.tokens,
+        document_tokens=arguments.document_tokens,
+        validation_tokens=arguments.validation_tokens,
+        neighbours=arguments.k,
+        fine_tune=arguments.fine_tune,
+        encoder=Path(arguments.encoder) if arguments.encoder else None,
+        seed=arguments.seed,
+        verify=arguments.verify,
+    )
+    with show.progress(quiet=arguments.quiet) as advance:
+        figures, documents = evaluate_perplexity(Path(arguments.model), show.home(arguments), options, advance=advance)
+    if arguments.documents:
+        with Path(arguments.documents).open("w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(item) + "\n" for item in documents)
+    if arguments.json:
+        show.print_json(figures)
+    else:
+        _show_ppl(figures)
+    return 0
+
+
+def _show_ppl(figures: Mapping[str, Any]) -> None:
+    """One table for each domain, and the averages of what closes a gap."""
+    for domain, found in figures["domains"].items():
+        bins = [name for name, count in found["matches"].items() if count]
+        rows = [
+            [
+                row,
+                _estimate(item["perplexity"]),
+                _estimate(item["bits_per_byte"], 3),
+                _estimate(item.get("ratio_to_lm"), 3),
+                _estimate(item.get("gap_closed"), 0, 100),
+                *(f"{item['by_match'][name]['value']:.1f}" for name in bins),
+            ]
+            for row, item in found["rows"].items()
+        ]
+        shares = [f"{name} ({100 * found['matches'][name] / found['tokens']:.0f} %)" for name in bins]
+        title = f"{domain} ({found['mark']}): {found['tokens']:,} tokens of {found['documents']:,} documents"
+        columns = ("row", "perplexity", "bits per byte", "ratio to lm", "gap closed, %")
+        show.table(title, (*columns, *(f"match {share}" for share in shares)), rows)
+    averages = [
+        [row, _estimate(item["all"], 0, 100), _estimate(item["clean"], 0, 100)]
+        for row, item in figures["average_gap_closed"].items()
+    ]
+    if averages:
+        show.table("gap closed, mean of the domains", ("row", "all tokens, %", "match of at most 12, %"), averages)
+    for note in figures["notes"]:
+        print(note)
+
+
+def _estimate(found: Mapping[str, Any] | None, digits: int = 1, scale: float = 1.0) -> str:
+    """A value with its interval."""
+    if not found or found["value"] is None:
+        return ""
+    value, low, high = (None if found[name] is None else scale * found[name] for name in ("value", "low", "high"))
+    span = "" if low is None or high is None else f" ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{value:.{digits}f}{span}"
 
 
 def _add_tasks(parser: argparse.ArgumentParser) -> None:

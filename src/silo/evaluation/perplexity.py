@@ -120,6 +120,7 @@ class Contestants:
     methods: Sequence[str]
     references: Mapping[str, LanguageModel]
     settings: Mapping[str, Settings] = field(default_factory=dict)
+    neighbours: int = 1024
     fine_tuning: FineTuning | None = None
 
 
@@ -184,7 +185,7 @@ class _Scoring:
             model,
             contest.stores if method else (),
             method=method,
-            settings=contest.settings.get("+".join(sorted(method)), Settings()),
+            settings=contest.settings.get("+".join(sorted(method)), Settings(k=contest.neighbours)),
             policy=EVERYTHING,
             encoder=contest.encoder if "knn" in method else None,
             context=None,

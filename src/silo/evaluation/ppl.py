@@ -1,0 +1,178 @@
+"""Directories and files to the figures of `silo eval ppl`; which test text was used is kept in the home folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from silo.errors import SiloError
+from silo.evaluation.finetune import FineTuning
+from silo.evaluation.perplexity import (
+    CLEAN,
+    METHODS,
+    PLAIN,
+    REFERENCE,
+    Contestants,
+    DomainFigures,
+    DomainText,
+    TextLimits,
+    average_gap_closed,
+    read_domains,
+    score_domain,
+)
+from silo.files import append_line, canonical_json, file_sha256, whole_lines
+from silo.inference.settings import Settings, load_settings, parse_method
+from silo.lm.model import LanguageModel
+from silo.lm.network import parameter_count
+from silo.pairing import find_key_encoder, open_store
+from silo.progress import Advance
+from silo.store.store import Store
+from silo.text.stream import TokenStream, first_tokens
+
+USES = "evaluations.jsonl"
+_CHEAP = 3e13
+"""Multiplications that `auto` spends on fine-tuning: a few minutes on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class PplOptions:
+    """What is compared on which text; see `silo eval ppl --help`. The first reference is the one gaps are closed to."""
+
+    stores: tuple[Path, ...] = ()
+    references: tuple[Path, ...] = ()
+    methods: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    validation: tuple[Path, ...] = ()
+    settings: str = ""
+    tokens: int = 0
+    document_tokens: int = 0
+    validation_tokens: int = 40_000
+    neighbours: int = 1024
+    fine_tune: str = "auto"
+    encoder: Path | None = None
+    seed: int = 0
+    verify: bool = False
+
+
+def evaluate_perplexity(
+    model: Path, home: Path, options: PplOptions, *, advance: Advance = lambda *_: None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """All figures by domain and row, and those of every document."""
+    stores = [open_store(path) for path in options.stores]
+    methods = _choose_methods(stores, options.methods)
+    settings = _named_settings(home, options.settings, methods)
+    language_model = LanguageModel.open(model, verify=options.verify)
+    references = _open_references(options.references, language_model, options.verify)
+    notes: list[str] = []
+    contestants = Contestants(
+        language_model,
+        stores,
+        find_key_encoder(language_model, stores, options.encoder) if any("knn" in name for name in methods) else None,
+        methods,
+        references,
+        settings,
+        options.neighbours,
+        _fine_tuning(options, language_model, stores, notes),
+    )
+    limits = TextLimits(options.tokens, options.document_tokens)
+    texts = read_domains(options.files, language_model.tokenizer, limits)
+    validation = read_domains(
+        options.validation, language_model.tokenizer, TextLimits(options.validation_tokens, options.document_tokens)
+    )
+    if not options.validation and not settings and stores:
+        notes.append("no --validation and no --settings: the defaults were used, which suit no store in particular")
+    notes += _note_use(home, options.files, language_model.fingerprint, methods)
+    figures = []
+    for text in texts.values():
+        chosen = _validation_of(text, validation, options.validation_tokens)
+        figures.append(DomainFigures(score_domain(contestants, text, chosen, advance=advance), seed=options.seed))
+    return _report(figures, notes), [
+        {"domain": item.scores.text.domain, **document} for item in figures for document in item.by_document()
+    ]
+
+
+def _choose_methods(stores: Sequence[Store], asked: Sequence[str]) -> tuple[str, ...]:
+    """Those asked for, else all that the stores offer; the language model alone is always the first."""
+    offered = {"ric" if search == "bm25" else search for store in stores for search in store.config.searches}
+    for name in asked:
+        if lacking := parse_method(name) - offered:
+            raise SiloError("search-missing", f"no store offers what {min(lacking)} needs", "give one with --store")
+    names = asked or [name for name in METHODS if parse_method(name) <= offered]
+    return tuple(dict.fromkeys([PLAIN, *names]))
+
+
+def _named_settings(home: Path, name: str, methods: Sequence[str]) -> dict[str, Settings]:
+    if not name:
+        return {}
+    searched = [method for method in methods if parse_method(method) - {"ric"}]
+    return {method: load_settings(home, name, parse_method(method)) for method in searched}
+
+
+def _open_references(places: Sequence[Path], model: LanguageModel, verify: bool) -> dict[str, LanguageModel]:
+    references = {}
+    for at, place in enumerate(places):
+        reference = LanguageModel.open(place, verify=verify)
+        if reference.tokenizer.fingerprint != model.tokenizer.fingerprint:
+            raise SiloError("store-mismatch", f"{place} has another tokenizer: perplexities per token do not compare")
+        references[REFERENCE if at == 0 else f"{REFERENCE} {place.name}"] = reference
+    return references
+
+
+def _fine_tuning(
+    options: PplOptions, model: LanguageModel, stores: Sequence[Store], notes: list[str]
+) -> FineTuning | None:
+    """How to adapt the weights, if it is asked for or cheap; where it is not done the notes say so."""
+    if not stores:
+        return None
+    how = FineTuning(seed=options.seed)
+    tokens = sum(int(store.stats()["tokens"]) for store in stores)
+    cost = 6.0 * parameter_count(model.network) * tokens * how.epochs
+    wanted = options.fine_tune == "yes" or (options.fine_tune == "auto" and cost <= _CHEAP)
+    if wanted and options.validation:
+        return how
+    reason = "it needs --validation" if not options.validation else f"{cost:.0e} operations; --fine-tune yes does it"
+    notes.append(f"not run: the model fine-tuned on the stores' {tokens:,} tokens ({reason})")
+    return None
+
+
+def _validation_of(text: DomainText, validation: Mapping[str, DomainText], most: int) -> TokenStream | None:
+    """Validation text of the same domain, or of all domains if there is none."""
+    if not validation:
+        return None
+    same = validation.get(text.domain)
+    return first_tokens((same or next(iter(validation.values()))).stream, most)
+
+
+def _note_use(home: Path, files: Sequence[Path], model: str, methods: Sequence[str]) -> list[str]:
+    """Write down which text was scored, and say which had been before: settings chosen after that are suspect."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / USES
+    earlier = [json.loads(line) for line in whole_lines(path)] if path.exists() else []
+    notes = []
+    for file in files:
+        mark = file_sha256(file)
+        times = sum(1 for item in earlier if item["text"] == mark)
+        if times:
+            notes.append(f"{file.name} was scored before, {times} time{'s' if times > 1 else ''} ({path})")
+        use = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "file": file.name, "text": mark}
+        append_line(path, canonical_json({**use, "model": model, "methods": list(methods)}))
+    return notes
+
+
+def _report(figures: Sequence[DomainFigures], notes: list[str]) -> dict[str, Any]:
+    rows = [row for row in figures[0].scores.logs if row not in (PLAIN, REFERENCE)] if figures else []
+    with_reference = bool(figures) and all(REFERENCE in item.scores.logs for item in figures)
+    averages = {
+        row: {
+            "all": average_gap_closed(figures, row).as_json(),
+            "clean": average_gap_closed(figures, row, CLEAN).as_json(),
+        }
+        for row in (rows if with_reference else [])
+        if all(row in item.scores.logs for item in figures)
+    }
+    domains = {item.scores.text.domain: item.as_json() for item in figures}
+    return {"domains": domains, "average_gap_closed": averages, "notes": notes}
