@@ -6,7 +6,7 @@ a search has no part in it; one store at least must have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,11 @@ from silo.store.store import Store
 from silo.store.view import Neighbours, Passage, View
 
 Ints = NDArray[np.int64]
+Found = tuple[int, Passage]
+"""The number of a store, and a passage of it."""
+
+CANDIDATES = 8
+"""Passages looked at for each that is wanted: some overlap a better one, and of long ones only a part may count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,15 +99,30 @@ class Retriever:
             return np.empty(0, dtype=np.int64), np.empty(0)
         return self.views[store].holders(ids, sizes, weights, self.policy)
 
-    def passages(self, text: str, k: int) -> list[tuple[int, Passage]]:
+    def passages(self, text: str, k: int) -> list[Found]:
         """The best passages of all stores."""
         every = [(at, item) for at in self._with("bm25") for item in self.views[at].passages(text, k, self.policy)]
         return sorted(every, key=lambda pair: (-pair[1].score, pair[1].document, pair[1].first))[:k]
+
+    def passages_apart(self, text: str, k: int) -> list[Found]:
+        """The best passages that do not overlap."""
+        return leave_out_overlaps(self.passages(text, CANDIDATES * k), k)
 
     @property
     def content(self) -> tuple[tuple[str, frozenset[bytes]], ...]:
         """Names what the stores hold at this moment, erasures under way included."""
         return tuple((view.generation.fingerprint, view.dead) for view in self.views)
+
+
+def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:
+    """The first passages that overlap none before them: a text that stands there twice is repeated again and again."""
+    kept: list[Found] = []
+    for store, one in passages:
+        if all(one.document != other.document or one.end <= other.first or other.end <= one.first for _, other in kept):
+            kept.append((store, one))
+        if len(kept) == most:
+            break
+    return kept
 
 
 def _merge(parts: Mapping[int, Neighbours], k: int) -> Neighbours:

@@ -34,8 +34,9 @@ MATCH_COUNTS = (1, 2, 4, 16, 64, 512)
 class Ric:
     """Retrieval in context. Numbers that are 0 follow the model: half of its context for passages, stride a quarter.
 
-    `basic` puts the best passage before the text, `concat` several (best last), `concat-next` the best one and what
-    follows it in its document, `ensemble` averages over inputs with one passage each (`weighting` uniform or score).
+    Of the tokens for passages, `basic` gives all to the best block, `concat` equal parts to several (best last),
+    `concat-next` half to the best and half to what follows it in its document; `ensemble` averages over inputs with
+    one block each (`weighting` uniform or score).
     """
 
     variant: str = "basic"

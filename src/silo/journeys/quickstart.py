@@ -7,7 +7,7 @@ question. The text that is written, scored and credited is the answer alone.
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from silo.records import Quarantined
 from silo.sources import read_documents
 from silo.store.add import Added
 from silo.store.store import Store
-from silo.store.view import Passage
 
 Tokens = NDArray[np.int64]
 
@@ -125,7 +124,7 @@ class QuestionContext:
 
     def find(self, text: Tokens, window: Window, retriever: Retriever) -> list[InContext]:  # noqa: ARG002
         """The same for every window; the best passage stands next to the question."""
-        best = _leave_out_overlaps(retriever.passages(self._question, 8 * PASSAGES))[:PASSAGES]
+        best = retriever.passages_apart(self._question, PASSAGES)
         texts = [self._tokenizer.decode(item.tokens[: self._each]).strip() for _, item in reversed(best)]
         return [InContext(self._chat("".join(f"{text}\n\n" for text in texts)), passages=tuple(best))]
 
@@ -150,12 +149,3 @@ def _chat_marks(model: Path) -> Mapping[str, int]:
         hint = "take a model that was taught to chat in ChatML, or give --prompt"
         raise SiloError("usage", f"{model} has no {TURN} and {END_OF_TURN}: it cannot be asked", hint)
     return known
-
-
-def _leave_out_overlaps(passages: Sequence[tuple[int, Passage]]) -> list[tuple[int, Passage]]:
-    """Without passages that overlap a better one: a text that stands there twice is repeated again and again."""
-    kept: list[tuple[int, Passage]] = []
-    for store, one in passages:
-        if all(one.document != other.document or one.end <= other.first or other.end <= one.first for _, other in kept):
-            kept.append((store, one))
-    return kept

@@ -77,8 +77,8 @@ class DocumentEncoder:
 
     @property
     def context(self) -> int:
-        """The longest window."""
-        return self.windows.length
+        """What the model reads at once."""
+        return self.model.context
 
     def require_finite_keys(self) -> None:
         """Refuse a network with a weight that is no number, or whose keys are none."""

@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from silo.store.erasure.verify import Verified
 
 _WATCH_SECONDS = 0.2
+_PASSAGE_TOKENS = 1024
+"""The longest passages, where none are asked for: those of the paper. They are half of a shorter model's context."""
 _LOG = logging.getLogger(__name__)
 _UNFINISHED = (
     "warning: a change to %s is not finished: %s; "
@@ -141,7 +143,7 @@ class Store:
             raise SiloError("out-exists", f"{root} is not empty", "choose another path")
         if "knn" in chosen and codec is None:
             raise SiloError("codec-invalid", "token search needs the model's codec", "run `silo lm codec MODEL` first")
-        length = passage_tokens or max(2, encoder.context // 2)
+        length = passage_tokens or max(2, min(encoder.context // 2, _PASSAGE_TOKENS))
         knn, bm25 = "knn" in chosen, "bm25" in chosen
         config = StoreConfig(
             searches=chosen,
