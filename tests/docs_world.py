@@ -37,6 +37,7 @@ def make_world(root: Path) -> None:
     theirs = root / "path" / "to" / "huggingface-directory"
     shutil.copytree(model, theirs, ignore=shutil.ignore_patterns("manifest.json", "documents.npy", "codec"))
     _write_texts(root)
+    _write_task(root / "my-tasks" / "reviews")
 
 
 def _write_texts(root: Path) -> None:
@@ -56,6 +57,16 @@ def _write_texts(root: Path) -> None:
         (root / name).mkdir()
         (root / name / "winter.txt").write_text(STORY.replace("fox", name), encoding="utf-8")
     _refused()["write_input"](root / "in.jsonl")
+
+
+def _write_task(folder: Path) -> None:
+    """The task of docs/evaluate.md."""
+    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    (content,) = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    examples = [{"text": f"The {word} story.", "label": label} for word in ("old", "new", "long") for label in (0, 1)]
+    for split in ("validation", "test"):
+        write_jsonl(folder / f"{split}.jsonl", examples)
+    (folder / "task.json").write_text(content, encoding="utf-8")
 
 
 def _refused() -> dict[str, Any]:

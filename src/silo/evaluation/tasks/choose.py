@@ -1,12 +1,12 @@
 """Settings for a task: those that label its validation examples best, by a method and a way of scoring.
 
-k and tau are tried with every lambda, and the n-gram gates at several strengths, a factor on all of them. Of settings
-that are right equally often the one counts that gives the right labels the higher probability.
+k and tau are tried with every lambda; then, with these, the n-gram gates at several strengths, a factor on all of them.
+Of settings that are right equally often the one counts that gives the right labels the higher probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,7 +45,10 @@ class Labelled:
 
     def scores(self, method: Method, settings: Settings, variant: Variant) -> Floats:
         """Of every label of every example."""
-        probabilities = self.observed.probabilities(method, settings)
+        return self.label_scores(self.observed.probabilities(method, settings), variant)
+
+    def label_scores(self, probabilities: Floats, variant: Variant) -> Floats:
+        """The same from a mixture."""
         return label_scores(probabilities, self.layout, variant, premise=self.premise)
 
     def correct(self, method: Method, settings: Settings, variant: Variant) -> NDArray[np.bool_]:
@@ -69,33 +72,57 @@ def default_choice(data: Labelled, method: Method, base: Settings) -> Choice:
     return Choice(replace(base, tau=tau), {"k": base.k, "tau": tau, "lambda": float(base.knn.weights)})
 
 
-def choose(data: Labelled, rows: NDArray[np.bool_], method: Method, variant: Variant, base: Settings) -> Choice:
-    """The best settings for the examples in `rows`."""
-    search = _Search(data, rows, variant)
-    chosen = Choice(base)
+def choose(
+    data: Labelled, rows: Sequence[NDArray[np.bool_]], method: Method, variants: Sequence[Variant], base: Settings
+) -> dict[Variant, list[Choice]]:
+    """The best settings for each way of scoring, for each choice of examples in `rows`."""
+    search = _Search(data, rows, variants)
     if "knn" in method:
-        chosen = search.best(method - {"ngram"}, _neighbour_choices(base, data.middle_distance))
+        search.try_out(method - {"ngram"}, _neighbour_choices(base, data.middle_distance))
     if "ngram" in method:
-        chosen = search.best(method, _strength_choices(chosen))
-    return chosen
+        search.refine(method, base)
+    return search.best
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Search:
+    """Looks for the best of many settings; each mixture is made once for all ways of scoring."""
+
     data: Labelled
-    rows: NDArray[np.bool_]
-    variant: Variant
+    rows: Sequence[NDArray[np.bool_]]
+    variants: Sequence[Variant]
+    best: dict[Variant, list[Choice]] = field(default_factory=dict)
 
-    def best(self, method: Method, choices: Iterator[Choice]) -> Choice:
-        """The first of the best."""
-        return max(choices, key=lambda choice: self._quality(method, choice.settings))
+    def try_out(self, method: Method, choices: Iterable[Choice]) -> None:
+        """Keep the first of the best."""
+        qualities = {variant: [(-1.0, 0.0)] * len(self.rows) for variant in self.variants}
+        self.best = {variant: [Choice(Settings())] * len(self.rows) for variant in self.variants}
+        for choice in choices:
+            probabilities = self.data.observed.probabilities(method, choice.settings)
+            for variant in self.variants:
+                scores = self.data.label_scores(probabilities, variant)
+                for at, rows in enumerate(self.rows):
+                    quality = _quality(scores[rows], self.data.labels[rows])
+                    if quality > qualities[variant][at]:
+                        qualities[variant][at], self.best[variant][at] = quality, choice
 
-    def _quality(self, method: Method, settings: Settings) -> tuple[float, float]:
-        """The share of right labels, and their mean log-probability among the labels."""
-        scores = self.data.scores(method, settings, self.variant)[self.rows]
-        labels = self.data.labels[self.rows]
-        logs = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-        return float((scores.argmax(axis=1) == labels).mean()), float(logs[np.arange(len(labels)), labels].mean())
+    def refine(self, method: Method, base: Settings) -> None:
+        """Choose the strength of the n-gram gates on top of what is chosen already."""
+        found: dict[Variant, list[Choice]] = {}
+        for variant in self.variants:
+            before = self.best.get(variant, [Choice(base)] * len(self.rows))
+            found[variant] = []
+            for rows, choice in zip(self.rows, before, strict=True):
+                alone = _Search(self.data, [rows], [variant])
+                alone.try_out(method, _strength_choices(choice))
+                found[variant] += alone.best[variant]
+        self.best = found
+
+
+def _quality(scores: Floats, labels: NDArray[np.int64]) -> tuple[float, float]:
+    """The share of right labels, and their mean log-probability among the labels."""
+    logs = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return float((scores.argmax(axis=1) == labels).mean()), float(logs[np.arange(len(labels)), labels].mean())
 
 
 def _neighbour_choices(base: Settings, middle: float) -> Iterator[Choice]:
@@ -108,10 +135,7 @@ def _neighbour_choices(base: Settings, middle: float) -> Iterator[Choice]:
 
 
 def _strength_choices(chosen: Choice) -> Iterator[Choice]:
-    """Every strength of the n-gram gates; with neighbours before them every lambda anew."""
     gate = chosen.settings.ngram
-    for weight in LAMBDAS if "k" in chosen.facts else (None,):
-        for strength in STRENGTHS:
-            settings = replace(chosen.settings, ngram=Gate(gate.nodes, gate.weights * strength))
-            facts = {"ngram_strength": strength} | ({} if weight is None else {"lambda": weight})
-            yield Choice(settings.with_values(lam=weight), {**chosen.facts, **facts})
+    for strength in STRENGTHS:
+        settings = replace(chosen.settings, ngram=Gate(gate.nodes, gate.weights * strength))
+        yield Choice(settings, {**chosen.facts, "ngram_strength": strength})

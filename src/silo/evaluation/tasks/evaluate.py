@@ -90,13 +90,7 @@ class _Evaluation:
     def result(self) -> TaskResult:
         reported = self._observe(self._split)
         chosen_on = self._observe("validation") if self._split == "test" and self._chooses else None
-        rows = {
-            method: {
-                variant.name: self._row(reported, chosen_on, _searches(method), variant)
-                for variant in variants(self._task, self._verbaliser)
-            }
-            for method in self._options.methods
-        }
+        rows = {method: self._rows(reported, chosen_on, _searches(method)) for method in self._options.methods}
         majority = float(np.bincount(reported.labels).max() / len(reported.labels))
         name = headline(self._task, self._verbaliser).name
         return TaskResult(self._task.name, self._split, name, majority, rows, tuple(self._marks()))
@@ -117,28 +111,32 @@ class _Evaluation:
         labels = np.array([example.label for example in examples])
         return Labelled(observed, labels, self._layout, self._task.premise is not None)
 
-    def _row(self, reported: Labelled, chosen_on: Labelled | None, method: Method, variant: Variant) -> Row:
+    def _rows(self, reported: Labelled, chosen_on: Labelled | None, method: Method) -> dict[str, Row]:
+        """All ways of scoring one method."""
+        ways = variants(self._task, self._verbaliser)
         base = self._options.settings(method) if self._options.settings else self._predictor.settings
         if not method & {"knn", "ngram"}:
-            return _scored(reported, method, variant, Choice(base), "none needed")
+            return _scored(reported, method, dict.fromkeys(ways, Choice(base)), "none needed")
         if self._options.settings:
-            return _scored(reported, method, variant, Choice(base), "named")
+            return _scored(reported, method, dict.fromkeys(ways, Choice(base)), "named")
         if chosen_on is not None:
             every = np.ones(len(chosen_on.labels), dtype=np.bool_)
-            choice = choose(chosen_on, every, method, variant, base)
-            return _scored(reported, method, variant, choice, "validation")
+            choices = {way: found[0] for way, found in choose(chosen_on, [every], method, ways, base).items()}
+            return _scored(reported, method, choices, "validation")
         if self._split == "test" or len(reported.labels) < 2:
-            return _scored(reported, method, variant, default_choice(reported, method, base), "defaults")
-        return self._cross_fitted(reported, method, variant, base)
+            return _scored(reported, method, dict.fromkeys(ways, default_choice(reported, method, base)), "defaults")
+        return self._cross_fitted(reported, method, ways, base)
 
-    def _cross_fitted(self, data: Labelled, method: Method, variant: Variant, base: Settings) -> Row:
+    def _cross_fitted(self, data: Labelled, method: Method, ways: Sequence[Variant], base: Settings) -> dict[str, Row]:
         """Each half of the examples with the settings of the other."""
         order = np.random.default_rng(self._options.seed).permutation(len(data.labels))
         half = np.zeros(len(order), dtype=np.bool_)
         half[order[: len(order) // 2]] = True
-        choices = tuple(choose(data, rows, method, variant, base) for rows in (~half, half))
-        first, second = (data.correct(method, choice.settings, variant) for choice in choices)
-        return Row(np.where(half, first, second), choices, "the other half of validation")
+        rows = {}
+        for way, choices in choose(data, [~half, half], method, ways, base).items():
+            first, second = (data.correct(method, choice.settings, way) for choice in choices)
+            rows[way.name] = Row(np.where(half, first, second), tuple(choices), "the other half of validation")
+        return rows
 
     def _marks(self) -> Iterator[str]:
         yield from self._verbaliser.notes
@@ -159,5 +157,8 @@ def _searches(method: str) -> Method:
     return frozenset(method.split("+")) - {"lm"}
 
 
-def _scored(data: Labelled, method: Method, variant: Variant, choice: Choice, settings_from: str) -> Row:
-    return Row(data.correct(method, choice.settings, variant), (choice,), settings_from)
+def _scored(data: Labelled, method: Method, choices: Mapping[Variant, Choice], settings_from: str) -> dict[str, Row]:
+    return {
+        way.name: Row(data.correct(method, choice.settings, way), (choice,), settings_from)
+        for way, choice in choices.items()
+    }
