@@ -18,6 +18,7 @@ from silo.store import backup as backups
 from silo.store.backup import back_up, restore
 from silo.store.bucket import Bucket
 from silo.store.erasure.erase import Erased, accept
+from silo.store.paths import StorePaths
 from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import Share, Usage, append_usage
@@ -159,6 +160,22 @@ def test_an_erasure_accepted_during_a_backup_is_waited_for(store: Store, tmp_pat
     assert Store.open(place).verify().problems == ()
     receipt = max((place / "receipts").iterdir())
     assert json.loads(receipt.read_bytes())["checks"]["readers-drained"] is True
+
+
+def test_a_change_right_after_the_moment_of_a_backup_takes_nothing_from_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silo.store.erasure.erase.DRAIN_SECONDS", 0.05)
+    require_whole = backups._require_whole
+
+    def change_then(paths: StorePaths) -> None:
+        require_whole(paths)
+        Store.open(store.root).erase(Selector(owner="o1"))
+
+    monkeypatch.setattr(backups, "_require_whole", change_then)
+    back_up(store, tmp_path / "copy")
+    assert tree(tmp_path / "copy" / "data") == _without(tmp_path / "never", "d0")
+    assert Store.open(tmp_path / "copy").verify().problems == ()
 
 
 def _copied(root: Path) -> set[str]:

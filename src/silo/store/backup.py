@@ -160,16 +160,14 @@ def _copy_moment(paths: StorePaths, copy: StorePaths, advance: Advance) -> Gener
         try:
             if _copy_data(paths, copy, generation, advance):
                 end = time.monotonic() + PATIENCE_SECONDS
-            if not before.erasing:
-                _copy_rest(paths, copy)
-                if _moment(paths) == before:
-                    _require_whole(copy)
-                    return generation
+            if not before.erasing and _copy_rest(paths, copy, before):
+                return generation
+            _drop_buckets(copy, read_generation(paths))
         except SiloError:
             if _moment(paths) == before:
                 raise
-        finally:
             _drop_buckets(copy, read_generation(paths))
+        finally:
             lock.close()
         if time.monotonic() > end:
             what = "an erasure is not finished" if before.erasing else "it changes all the time"
@@ -214,8 +212,8 @@ def _copy_bucket(paths: StorePaths, copy: StorePaths, name: str, sha256: str) ->
     sync_file(copy.buckets / name)  # at once: the end of a backup must not be far from its moment
 
 
-def _copy_rest(paths: StorePaths, copy: StorePaths) -> None:
-    """Copy everything beside the data; what never changes only once."""
+def _copy_rest(paths: StorePaths, copy: StorePaths, before: _Moment) -> bool:
+    """Copy everything beside the data, what never changes only once; true if all is still of the moment before."""
     copy.root.chmod(_mode(paths.root))
     for path in paths.lasting():
         if not (copy.root / path.name).exists():
@@ -226,6 +224,10 @@ def _copy_rest(paths: StorePaths, copy: StorePaths) -> None:
     for lines in (copy.log, copy.usage):
         if lines.exists():
             cut_torn_line(lines)
+    if _moment(paths) != before:
+        return False
+    _require_whole(copy)
+    return True
 
 
 def _copy_tree(path: Path, other: Path) -> None:
