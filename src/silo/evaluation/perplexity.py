@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.evaluation.finetune import FineTuning, fine_tune, store_tokens
 from silo.evaluation.intervals import Estimate, Floats, Resamples, gap_closed, perplexity
 from silo.evaluation.tune import fit_matches, tune
 from silo.inference.context import RicContext
-from silo.inference.mix import mixed
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import Settings, parse_method
 from silo.lm.model import LanguageModel
+from silo.lm.training.finetune import FineTuning, fine_tune
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
@@ -33,7 +32,7 @@ from silo.sources.evaluation import read_evaluation
 from silo.store.policy import EVERYTHING
 from silo.store.store import Store
 from silo.text.stream import TokenStream, first_tokens, merged_stream
-from silo.text.tokenizer import Tokenizer
+from silo.text.tokenizer import Ids, Tokenizer
 
 PLAIN, REFERENCE = "lm", "reference"
 METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
@@ -173,9 +172,9 @@ class _Scoring:
             if "ric" in parts:
                 self._ric(model, name, method, chosen)
             else:
-                self._add(_row(name, method), _mixed(observed, parts, chosen.get(method, predictor.settings)))
+                self._add(_row(name, method), observed.probabilities(parts, chosen.get(method, predictor.settings)))
         if tuned and "knn" in methods and not name:
-            self._add("knn, fixed", _mixed(observed, frozenset({"knn"}), tuned.fixed["knn"]))
+            self._add("knn, fixed", observed.probabilities(frozenset({"knn"}), tuned.fixed["knn"]))
         if "ngram" in searched and not name:
             self._without_model(predictor, observed)
 
@@ -202,12 +201,12 @@ class _Scoring:
         provider = RicContext(model.context, settings.ric, model.tokenizer)
         predictor.context = provider
         observed = self._timed(_row(name, method), lambda: self._observe(predictor))
-        self._add(_row(name, method), _mixed(observed, parse_method(method) - {"ric"}, settings))
+        self._add(_row(name, method), observed.probabilities(parse_method(method) - {"ric"}, settings))
         control = _row(name, "lm, context of ric")
         if control not in self.scores.logs:
             plain = self._predictor(model, frozenset())
             plain.windows = Windows(provider.windows.length, provider.windows.stride)
-            self._add(control, _mixed(self._observe(plain), frozenset(), settings))
+            self._add(control, self._observe(plain).lm)
 
     def _without_model(self, predictor: Predictor, observed: Observations) -> None:
         """Matches of the store over its unigrams: what an n-gram model reaches that has no language model at all."""
@@ -225,7 +224,7 @@ class _Scoring:
         counted[:1] = False
         settings = fit_matches(seen, counted)
         here = replace(observed, lm=shares[self.scores.text.stream.ids])
-        self._add("ngram, no lm", _mixed(here, frozenset({"ngram"}), settings))
+        self._add("ngram, no lm", here.probabilities(frozenset({"ngram"}), settings))
 
     def _fine_tuned(self, how: FineTuning) -> None:
         model, validation = self.contestants.model, self.validation
@@ -235,7 +234,7 @@ class _Scoring:
             "fine-tuned", lambda: fine_tune(model, tokens, validation, how, advance=self.advance)
         )
         self.scores.notes["fine-tuned"] = report
-        self._add("fine-tuned", _mixed(self._observe(self._predictor(adapted, frozenset())), frozenset(), Settings()))
+        self._add("fine-tuned", self._observe(self._predictor(adapted, frozenset())).lm)
 
     def _add(self, row: str, probabilities: Floats) -> None:
         logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
@@ -255,8 +254,14 @@ def _row(model: str, method: str) -> str:
     return model if method == PLAIN else f"{model} + {method}"
 
 
-def _mixed(observed: Observations, method: frozenset[str], settings: Settings) -> Floats:
-    return mixed(observed.weights(method, settings), observed.components(method))
+def store_tokens(stores: Sequence[Store], begin: int) -> Ids:
+    """All documents of the stores end to end, each led by the beginning-of-text token."""
+    parts: list[NDArray[np.uint32]] = []
+    for store in stores:
+        with store.reading() as view:
+            for row in range(len(view.ids)):
+                parts += [np.array([begin], dtype=np.uint32), view.document_tokens(row)]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
 def unigrams(stores: Sequence[Store], vocabulary: int) -> Floats:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.evaluation.finetune import FineTuning
 from silo.evaluation.perplexity import (
     CLEAN,
     METHODS,
@@ -28,6 +27,7 @@ from silo.files import append_line, canonical_json, file_sha256, whole_lines
 from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
+from silo.lm.training.finetune import FineTuning
 from silo.pairing import find_key_encoder, open_store
 from silo.progress import Advance
 from silo.store.store import Store
@@ -159,7 +159,7 @@ def _note_use(home: Path, files: Sequence[Path], model: str, methods: Sequence[s
         if times:
             notes.append(f"{file.name} was scored before, {times} time{'s' if times > 1 else ''} ({path})")
         use = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "file": file.name, "text": mark}
-        append_line(path, canonical_json({**use, "model": model, "methods": list(methods)}))
+        append_line(path, canonical_json({**use, "model": model, "methods": list(methods)}) + b"\n")
     return notes
 
 

@@ -256,8 +256,8 @@ def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArra
 
 
 def _perplexity(observed: Observations, method: Method, settings: Settings, rows: NDArray[np.bool_]) -> float:
-    mixed = (observed.weights(method, settings) * observed.components(method)).sum(axis=1)[rows]
-    return float(np.exp(-np.log(np.maximum(mixed, 1e-300)).mean()))
+    probabilities = observed.probabilities(method, settings)[rows]
+    return float(np.exp(-np.log(np.maximum(probabilities, 1e-300)).mean()))
 
 
 def _rising(values: Floats) -> tuple[float, ...]:

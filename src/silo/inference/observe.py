@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.inference.context import InContext
-from silo.inference.mix import Floats, component_weights, token_mass
+from silo.inference.mix import Floats, component_weights, mixed, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
@@ -55,6 +55,10 @@ class Observations:
     def weights(self, method: frozenset[str], settings: Settings) -> Floats:
         """The weight of every component at every token."""
         return component_weights(settings.gates(method, self.features))
+
+    def probabilities(self, method: frozenset[str], settings: Settings) -> Floats:
+        """The probability of every token under the mixture."""
+        return mixed(self.weights(method, settings), self.components(method))
 
 
 def observe(

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.lm.model import LanguageModel
@@ -22,7 +21,6 @@ from silo.lm.training.distributed import ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.validation import mean_losses
 from silo.progress import Advance
-from silo.store.store import Store
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import Ids
 
@@ -39,16 +37,6 @@ class FineTuning:
     rate: float = 0.0
     evaluations: int = 8
     seed: int = 0
-
-
-def store_tokens(stores: Sequence[Store], begin: int) -> Ids:
-    """All documents of the stores end to end, each led by the beginning-of-text token."""
-    parts: list[NDArray[np.uint32]] = []
-    for store in stores:
-        with store.reading() as view:
-            for row in range(len(view.ids)):
-                parts += [np.array([begin], dtype=np.uint32), view.document_tokens(row)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
 def fine_tune(

@@ -1,0 +1,55 @@
+"""Bootstrap over documents: intervals that cover the truth, and paired differences sharper than their parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from silo.evaluation.intervals import Estimate, Resamples, gap_closed, perplexity
+
+
+def test_the_first_draw_is_the_documents_themselves() -> None:
+    per_document = np.array([1.0, 2.0, 4.0])
+    totals = Resamples(3).total(per_document)
+    assert totals[0] == 7.0
+    assert len(totals) == 1001
+    assert set(np.unique(totals)) <= {sum(draw) for draw in _all_draws([1.0, 2.0, 4.0])}
+
+
+def _all_draws(values: list[float]) -> list[tuple[float, ...]]:
+    return [(a, b, c) for a in values for b in values for c in values]
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    covered = 0
+    for trial in range(200):
+        values = rng.normal(3.0, 1.0, size=60)
+        found = Estimate.of(Resamples(60, seed=trial).total(values) / 60)
+        covered += found.low <= 3.0 <= found.high
+    assert 180 <= covered <= 199
+
+
+def test_a_paired_difference_is_sharper_than_its_parts() -> None:
+    rng = np.random.default_rng(2)
+    tokens = np.full(80, 100.0)
+    plain = -100 * rng.normal(5.0, 1.0, size=80)
+    better = plain + 100 * rng.normal(0.1, 0.01, size=80)
+    draws = Resamples(80)
+    a, b = (perplexity(draws.total(logs), draws.total(tokens)) for logs in (plain, better))
+    ratio, alone = Estimate.of(b / a), Estimate.of(b)
+    assert ratio.high < 1 < alone.high / alone.value
+    assert (ratio.high - ratio.low) / ratio.value < 0.1 * (alone.high - alone.low) / alone.value
+
+
+def test_what_is_not_defined_is_null_and_resamples_without_it_are_left_out() -> None:
+    nothing = perplexity(np.zeros(1001), np.zeros(1001))
+    assert Estimate.of(nothing).as_json() == {"value": None, "low": None, "high": None}
+    tokens = Resamples(2).total(np.array([0.0, 5.0]))
+    found = Estimate.of(perplexity(-tokens, tokens))
+    assert found.value == found.low == found.high == pytest.approx(np.e)
+
+
+def test_the_share_of_a_gap() -> None:
+    plain, method, reference = (np.array([value]) for value in (19.0, 12.0, 11.3))
+    assert gap_closed(plain, method, reference)[0] == pytest.approx(0.909, abs=0.001)

@@ -1,0 +1,85 @@
+"""Splits that keep together what belongs together, cut to what a reference can read, and made once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from silo.errors import SiloError
+from silo.experiments.data import SPLITS, DataRecipe, find_domains, prepare_data
+from tests.conftest import record, write_jsonl
+
+RECIPE = DataRecipe({"mail": "thread", "code": "package"}, train_bytes=2_000)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for at, split in enumerate(SPLITS):
+        mails = [
+            record(f"m{at}-{n}", f"Subject: {'re : ' * at}deal {n % 40} of {['march', 'april', 'may'][at]}\nhello {n}")
+            for n in range(60)
+        ]
+        mails = [
+            {**mail, "text": mail["text"].replace(str(n % 40), "abcdefghij"[n % 10])} for n, mail in enumerate(mails)
+        ]
+        code = [record(f"c{at}-{n}", f"x = {n}", metadata={"package": f"p{n % 30}"}) for n in range(60)]
+        prose = [record(f"t{at}-{n}", f"{'word ' * 40}{n}") for n in range(30)]
+        write_jsonl(folder / f"mail.{split}.jsonl", mails)
+        write_jsonl(folder / f"code.{split}.jsonl", code)
+        write_jsonl(folder / f"prose.{split}.jsonl", prose)
+    write_jsonl(folder / "lonely.train.jsonl", [record("l", "no validation")])
+    return folder
+
+
+def _read(out: Path, domain: str, split: str) -> list[dict[str, Any]]:
+    packed = (out / f"{domain}.{split}.jsonl.zst").read_bytes()
+    return [json.loads(line) for line in zstandard.ZstdDecompressor().decompress(packed).splitlines()]
+
+
+def test_documents_of_a_group_are_in_one_split(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare_data(data, out, RECIPE, whole=frozenset({"code", "mail"}))
+    for domain, group_of in (
+        ("code", lambda item: item["metadata"]["package"]),
+        ("mail", lambda item: item["text"].split("deal ")[1][0]),
+    ):
+        groups = [{group_of(item) for item in _read(out, domain, split)} for split in SPLITS]
+        assert not groups[0] & groups[1] | groups[1] & groups[2] | groups[0] & groups[2]
+        assert sum(len(_read(out, domain, split)) for split in SPLITS) == 180
+
+
+def test_train_text_is_cut_and_evaluation_text_is_not(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    counts = prepare_data(data, out, RECIPE)
+    assert "lonely" not in counts
+    assert counts["prose"]["test"] == {
+        "documents": 30,
+        "bytes": sum(len(item["text"]) for item in _read(out, "prose", "test")),
+    }
+    assert 1_500 < counts["prose"]["train"]["bytes"] <= 2_000
+    before = {
+        item["id"] for item in (json.loads(line) for line in (data / "prose.test.jsonl").read_text().splitlines())
+    }
+    assert {item["id"] for item in _read(out, "prose", "test")} == before
+
+
+def test_what_was_made_is_kept_until_the_data_changes(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare_data(data, out, RECIPE)
+    stamp = (out / "prose.test.jsonl.zst").stat().st_mtime_ns
+    prepare_data(data, out, RECIPE)
+    assert (out / "prose.test.jsonl.zst").stat().st_mtime_ns == stamp
+    write_jsonl(data / "prose.test.jsonl", [record("new", "another text")])
+    prepare_data(data, out, RECIPE)
+    assert [item["text"] for item in _read(out, "prose", "test")] == ["another text"]
+
+
+def test_a_folder_without_all_splits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SiloError, match="input-missing"):
+        find_domains(tmp_path)
