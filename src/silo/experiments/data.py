@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,10 +34,16 @@ _SUBJECT_NOISE = re.compile(rf"\b(re|fw|fwd)\b|\b({'|'.join(_MONTHS.split())})\b
 
 @dataclass(frozen=True, slots=True)
 class DataRecipe:
-    """`groups` names what keeps documents of a domain together: `thread` (the subject of a mail) or a metadata key."""
+    """`together` says what keeps documents of a domain in one split: `thread` (a mail's subject) or a metadata key.
 
-    groups: dict[str, str]
+    `whole` domains are not cut; those of `deny_training` lose the train right; `groups` are domains near each other.
+    """
+
     train_bytes: int = 3_000_000
+    whole: tuple[str, ...] = ()
+    deny_training: tuple[str, ...] = ()
+    together: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class _Line(NamedTuple):
@@ -61,15 +67,12 @@ def find_domains(data: Path) -> dict[str, dict[str, Path]]:
     return complete
 
 
-def prepare_data(data: Path, out: Path, recipe: DataRecipe, *, whole: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Write the files of every domain to `out`, those of `whole` uncut; what is there already is kept.
-
-    Returns documents and bytes by domain and split.
-    """
+def prepare_data(data: Path, out: Path, recipe: DataRecipe) -> dict[str, Any]:
+    """Write the files of every domain to `out`; what is there already is kept. Returns documents and bytes by split."""
     out.mkdir(parents=True, exist_ok=True)
     counts = {}
     for domain, files in find_domains(data).items():
-        group, most = recipe.groups.get(domain, ""), 0 if domain in whole else recipe.train_bytes
+        group, most = recipe.together.get(domain, ""), 0 if domain in recipe.whole else recipe.train_bytes
         key = fingerprint([domain, group, most, {split: _identity(path) for split, path in files.items()}])
         note = out / f"{domain}.json"
         if not note.exists() or read_json(note)["key"] != key:

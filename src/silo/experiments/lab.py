@@ -1,0 +1,142 @@
+"""Where experiments work: a folder with the data, the corpus, the models and the stores they share, each made once.
+
+    data/  corpus/  models/NAME/  stores/...  cells/  results/NAME/
+
+A cell is one measurement. It is kept as JSON under a fingerprint of all that it depends on, so that a killed run goes
+on with the cell it was at, and a changed recipe measures only what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from silo.corpus.build import build
+from silo.corpus.corpus import Corpus
+from silo.errors import SiloError
+from silo.experiments.data import DataRecipe, prepare_data
+from silo.files import fingerprint, read_json, write_json
+from silo.lm.codec import learn_codec
+from silo.lm.manifest import CODEC_FOLDER, Key
+from silo.lm.training.train import train
+from silo.pairing import create_store, open_store
+from silo.progress import Advance
+from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, load_recipe
+from silo.search.knn.codec import CodecSettings
+
+RECIPES = Path(__file__).parent / "recipes"
+T = TypeVar("T")
+
+
+class Lab:
+    """One folder of experiments over one folder of data; `recipes` may be those of `--quick`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        *,
+        recipes: Path = RECIPES,
+        talk: Callable[[str], None] = lambda _: None,
+        advance: Advance = lambda *_: None,
+    ) -> None:
+        self.folder, self.data, self.recipes = folder.absolute(), data, recipes
+        self.talk, self.advance = talk, advance
+
+    def recipe(self, name: str, kind: type[T]) -> T:
+        """The recipe of that name."""
+        return load_recipe(self.recipes / f"{name}.toml", kind)
+
+    def cell(self, kind: str, key: Mapping[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was measured under this key, now or in an earlier run."""
+        path = self.folder / "cells" / f"{kind}-{fingerprint([kind, key])[:24]}.json"
+        if not path.exists():
+            self.talk(f"{kind}: {', '.join(f'{name} {value}' for name, value in key.items())}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"key": dict(key), "found": measure()})
+        found: dict[str, Any] = read_json(path)["found"]
+        return found
+
+    @cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Documents and bytes by domain and split; makes fair splits of the data, and the corpus of all train text."""
+        recipe = self.recipe("data", DataRecipe)
+        counts = prepare_data(self.data, self.folder / "data", recipe)
+        if not (self.folder / "corpus" / "manifest.json").exists():
+            self.talk("corpus: licences, near duplicates, evaluation text kept out")
+            build(_corpus_recipe(recipe, list(counts)), self.folder / "corpus", base=self.folder, advance=self.advance)
+        return counts
+
+    def corpus(self) -> Corpus:
+        """The corpus of all train text."""
+        assert self.sizes
+        return Corpus.open(self.folder / "corpus")
+
+    def text_file(self, domain: str, split: str) -> Path:
+        """The prepared file of a domain."""
+        assert self.sizes
+        path = self.folder / "data" / f"{domain}.{split}.jsonl.zst"
+        if not path.exists():
+            raise SiloError("input-missing", f"the data has no {split} text of the domain {domain}")
+        return path
+
+    def model(self, name: str, *, key: Key = "ffn") -> Path:
+        """A model with its codec: trained by `lm-NAME.toml`, or brought along (`silo lm import` into `models/NAME`)."""
+        place = self.folder / "models" / name
+        if not (place / "manifest.json").exists():
+            recipe_file = self.recipes / f"lm-{name}.toml"
+            if not recipe_file.exists():
+                hint = f"bring it along: silo lm import PATH --out {place}"
+                raise SiloError("input-missing", f"there is no model {name} in {place.parent}", hint)
+            assert self.sizes
+            self.talk(f"model {name}: train")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            train(load_recipe(recipe_file, TrainRecipe), place, base=self.folder, advance=self.advance)
+        if not (place / CODEC_FOLDER).exists():
+            self.talk(f"model {name}: learn the codec of its keys from permitted text")
+            learn_codec(place, self.corpus(), CodecSettings(), key=key, advance=self.advance)
+        return place
+
+    def store(self, model: str, domain: str, tokens: int = 0, *, variant: str = "") -> Path:
+        """A store of about so many tokens of a domain's train text (0: all), as the corpus holds it."""
+        name = "-".join(str(part) for part in (model, domain, tokens or "all", variant) if part)
+        place = self.folder / "stores" / name
+        done = place / "filled"
+        if not done.exists():
+            self.talk(f"store {name}: fill")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            source = self.model(model)
+            store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, source)
+            store.add(self._documents(domain, tokens, source), advance=self.advance)
+            store.close()
+            done.touch()
+        return place
+
+    def _documents(self, domain: str, tokens: int, model: Path) -> Any:
+        from silo.text.tokenizer import load_tokenizer
+
+        tokenizer, size = load_tokenizer(str(model / "tokenizer.json")), 0
+        for document in self.corpus().documents(domains=[domain]):
+            if tokens and size >= tokens:
+                return
+            size += len(tokenizer.encode([document.text])[0]) if tokens else 0
+            yield document
+
+
+def _corpus_recipe(recipe: DataRecipe, domains: list[str]) -> CorpusRecipe:
+    """All train files, without evaluation text; some without the train right."""
+    denied = [domain for domain in recipe.deny_training if domain in domains]
+    usual = tuple(f"data/{domain}.train.jsonl.zst" for domain in domains if domain not in denied)
+    sources = [SourceRecipe("jsonl", usual)]
+    if denied:
+        paths = tuple(f"data/{domain}.train.jsonl.zst" for domain in denied)
+        sources.append(SourceRecipe("jsonl", paths, deny=("train",)))
+    held_out = tuple(f"data/{domain}.{split}.jsonl.zst" for domain in domains for split in ("validation", "test"))
+    groups = {
+        name: kept
+        for name, members in recipe.groups.items()
+        if (kept := tuple(member for member in members if member in domains))
+    }
+    return CorpusRecipe(tuple(sources), groups=groups, decontaminate=DecontaminationRecipe(files=held_out))
