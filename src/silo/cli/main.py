@@ -12,6 +12,7 @@ from typing import NoReturn
 from silo import __version__
 from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
 from silo.cli.credits import add_command as add_credits
+from silo.cli.experiment import add_command as add_experiment
 from silo.errors import ExitStatus, SiloError
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
@@ -48,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_commands(nouns, common)
     receipt.add_commands(nouns, common)
     add_credits(nouns, common)
+    add_experiment(nouns, common)
     doctor.add_command(nouns, common)
     return parser
 

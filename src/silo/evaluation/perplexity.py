@@ -38,7 +38,8 @@ PLAIN, REFERENCE = "lm", "reference"
 METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
 MATCHES = {"0": (0, 0), "1-4": (1, 4), "5-8": (5, 8), "9-12": (9, 12), "13+": (13, 10**9)}
 """Tokens by the longest stretch before them that the store holds, in tokens."""
-CLEAN = (0, 12)
+CLEAN = ("0", "1-4", "5-8", "9-12")
+ANY = "any"
 IN, NEAR, OUT, UNKNOWN = "in", "near", "out", "unknown"
 
 
@@ -285,107 +286,153 @@ def domain_mark(manifest: Mapping[str, Any], domain: str) -> str:
     return IN if domain in learned else NEAR if kin & learned else OUT
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainSums:
+    """What every figure of a domain comes from: sums by document, and by the longest match where there is a store.
+
+    `tokens` and the `logs` of every row are [kinds of match, documents]; `sizes` are the bytes of the documents.
+    """
+
+    domain: str
+    mark: str
+    labels: tuple[str, ...]
+    matches: tuple[str, ...]
+    tokens: Floats
+    sizes: Floats
+    logs: dict[str, Floats]
+    notes: dict[str, Any]
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, scores: DomainScores) -> DomainSums:
+        """Add up the tokens that count."""
+        text, counted = scores.text, scores.text.counted
+        known = (scores.matches >= 0).any()
+        bounds = MATCHES if known else {ANY: (-1, 10**9)}
+        chosen = [counted & (scores.matches >= low) & (scores.matches <= high) for low, high in bounds.values()]
+
+        def add_up(values: NDArray[Any], some: NDArray[np.bool_]) -> Floats:
+            sums = np.bincount(text.documents[some], weights=values[some], minlength=len(text.labels))
+            return sums.astype(np.float64)
+
+        def by_match(values: NDArray[Any]) -> Floats:
+            return np.stack([add_up(values, some) for some in chosen])
+
+        return cls(
+            text.domain,
+            scores.mark,
+            text.labels,
+            tuple(bounds),
+            by_match(np.ones(len(counted))),
+            add_up(text.stream.sizes, counted),
+            {row: by_match(logs) for row, logs in scores.logs.items()},
+            scores.notes,
+            {name: round(value, 2) for name, value in scores.seconds.items()},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = {name: getattr(self, name) for name in ("domain", "mark", "notes", "seconds")}
+        lists = {name: list(getattr(self, name)) for name in ("labels", "matches")}
+        logs = {row: values.tolist() for row, values in self.logs.items()}
+        return {**plain, **lists, "tokens": self.tokens.tolist(), "sizes": self.sizes.tolist(), "logs": logs}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> DomainSums:
+        """The inverse of `as_json`."""
+        return cls(
+            content["domain"],
+            content["mark"],
+            tuple(content["labels"]),
+            tuple(content["matches"]),
+            np.array(content["tokens"], dtype=np.float64),
+            np.array(content["sizes"], dtype=np.float64),
+            {row: np.array(values, dtype=np.float64) for row, values in content["logs"].items()},
+            content["notes"],
+            content["seconds"],
+        )
+
+
 class DomainFigures:
     """Figures of the rows of one domain; all vectors share the draws of documents."""
 
-    def __init__(self, scores: DomainScores, *, seed: int = 0) -> None:
-        self.scores = scores
-        self._documents = len(scores.text.labels)
-        self._resamples = Resamples(self._documents, seed=seed)
+    def __init__(self, sums: DomainSums, *, seed: int = 0) -> None:
+        self.sums = sums
+        self._resamples = Resamples(len(sums.labels), seed=seed)
 
-    def perplexity(self, row: str, matches: tuple[int, int] | None = None) -> Floats:
-        """Of the tokens that count, or of those whose longest match is in a range."""
-        chosen = self.chosen(matches)
-        return perplexity(self._total(self.scores.logs[row], chosen), self._total(np.ones(len(chosen)), chosen))
+    @property
+    def rows(self) -> list[str]:
+        return list(self.sums.logs)
+
+    def perplexity(self, row: str, matches: Sequence[str] = ()) -> Floats:
+        """Of all tokens, or of those of some kinds of match."""
+        return perplexity(*(self._total(values, matches) for values in (self.sums.logs[row], self.sums.tokens)))
 
     def bits_per_byte(self, row: str) -> Floats:
-        chosen = self.chosen(None)
-        sizes = self._total(self.scores.text.stream.sizes.astype(np.float64), chosen)
-        figure: Floats = -self._total(self.scores.logs[row], chosen) / math.log(2) / np.maximum(sizes, 1)
+        sizes = np.maximum(self._resamples.total(self.sums.sizes), 1)
+        figure: Floats = -self._total(self.sums.logs[row], ()) / math.log(2) / sizes
         return figure
 
-    def gap_closed(self, row: str, reference: str, matches: tuple[int, int] | None = None) -> Floats:
+    def gap_closed(self, row: str, reference: str, matches: Sequence[str] = ()) -> Floats:
         return gap_closed(*(self.perplexity(name, matches) for name in (PLAIN, row, reference)))
 
-    def chosen(self, matches: tuple[int, int] | None) -> NDArray[np.bool_]:
-        """The tokens that count, as far as their longest match is in the range."""
-        counted = self.scores.text.counted
-        if matches is None:
-            return counted
-        return counted & (self.scores.matches >= matches[0]) & (self.scores.matches <= matches[1])
-
-    def _total(self, values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> Floats:
-        text = self.scores.text
-        sums = np.bincount(text.documents[chosen], weights=values[chosen], minlength=self._documents)
-        return self._resamples.total(sums.astype(np.float64))
+    def _total(self, values: Floats, matches: Sequence[str]) -> Floats:
+        kept = [at for at, name in enumerate(self.sums.matches) if not matches or name in matches]
+        return self._resamples.total(values[kept].sum(axis=0))
 
     def as_json(self) -> dict[str, Any]:
         """Every figure of every row with its interval."""
-        scores, counted = self.scores, self.scores.text.counted
+        sums = self.sums
+        counts = {name: int(count) for name, count in zip(sums.matches, sums.tokens.sum(axis=1), strict=True)}
         return {
-            "mark": scores.mark,
-            "documents": self._documents,
-            "tokens": int(counted.sum()),
-            "bytes": scores.text.stream.bytes,
-            "matches": self._match_counts(),
-            "rows": {row: self._row(row) for row in scores.logs},
-            "notes": scores.notes,
-            "seconds": {name: round(value, 2) for name, value in scores.seconds.items()},
+            "mark": sums.mark,
+            "documents": len(sums.labels),
+            "tokens": int(sums.tokens.sum()),
+            "bytes": int(sums.sizes.sum()),
+            "matches": {} if ANY in counts else counts,
+            "rows": {row: self._row(row, counts) for row in self.rows},
+            "notes": sums.notes,
+            "seconds": sums.seconds,
         }
 
-    def _match_counts(self) -> dict[str, int]:
-        if (self.scores.matches < 0).all():
-            return {}
-        return {name: int(self.chosen(bounds).sum()) for name, bounds in MATCHES.items()}
-
-    def _row(self, row: str) -> dict[str, Any]:
-        figures: dict[str, Any] = {
-            "perplexity": Estimate.of(self.perplexity(row)).as_json(),
-            "bits_per_byte": Estimate.of(self.bits_per_byte(row)).as_json(),
-        }
-        if row != PLAIN and PLAIN in self.scores.logs:
+    def _row(self, row: str, counts: Mapping[str, int]) -> dict[str, Any]:
+        figures: dict[str, Floats] = {"perplexity": self.perplexity(row), "bits_per_byte": self.bits_per_byte(row)}
+        compared = REFERENCE in self.rows and row not in (PLAIN, REFERENCE)
+        if row != PLAIN:
             plain = self.perplexity(PLAIN)
-            figures["ratio_to_lm"] = Estimate.of(self.perplexity(row) / plain).as_json()
-            figures["difference_to_lm"] = Estimate.of(self.perplexity(row) - plain).as_json()
-            if REFERENCE in self.scores.logs and row != REFERENCE:
-                figures["gap_closed"] = Estimate.of(self.gap_closed(row, REFERENCE)).as_json()
-        if counts := self._match_counts():
-            figures["by_match"] = {
-                name: Estimate.of(self.perplexity(row, MATCHES[name])).as_json()
-                for name, count in counts.items()
-                if count
-            }
-            figures["clean"] = Estimate.of(self.perplexity(row, CLEAN)).as_json()
-            if row not in (PLAIN, REFERENCE) and REFERENCE in self.scores.logs:
-                figures["clean_gap_closed"] = Estimate.of(self.gap_closed(row, REFERENCE, CLEAN)).as_json()
-        return figures
+            figures |= {"ratio_to_lm": figures["perplexity"] / plain, "difference_to_lm": figures["perplexity"] - plain}
+        if compared:
+            figures["gap_closed"] = self.gap_closed(row, REFERENCE)
+        by_match = {}
+        if ANY not in counts:
+            by_match = {name: self.perplexity(row, [name]) for name, count in counts.items() if count}
+            figures["clean"] = self.perplexity(row, CLEAN)
+            if compared:
+                figures["clean_gap_closed"] = self.gap_closed(row, REFERENCE, CLEAN)
+        plain_figures = {name: Estimate.of(figure).as_json() for name, figure in figures.items()}
+        return {**plain_figures, "by_match": {name: Estimate.of(item).as_json() for name, item in by_match.items()}}
 
     def by_document(self) -> list[dict[str, Any]]:
         """Of every document its tokens, bytes, share of long matches and perplexity in every row."""
-        text, counted = self.scores.text, self.scores.text.counted
-        numbers, count = text.documents[counted], self._documents
-        tokens = np.bincount(numbers, minlength=count)
-        sizes = np.bincount(numbers, weights=text.stream.sizes[counted], minlength=count)
-        long = np.bincount(numbers, weights=self.scores.matches[counted] > CLEAN[1], minlength=count)
-        logs = {
-            row: np.bincount(numbers, weights=values[counted], minlength=count)
-            for row, values in self.scores.logs.items()
+        sums = self.sums
+        tokens = sums.tokens.sum(axis=0)
+        clean = sums.tokens[[at for at, name in enumerate(sums.matches) if name in CLEAN]].sum(axis=0)
+        means = {
+            row: np.exp(np.minimum(-logs.sum(axis=0) / np.maximum(tokens, 1), 700)) for row, logs in sums.logs.items()
         }
         return [
             {
                 "document": label,
                 "tokens": int(tokens[at]),
-                "bytes": int(sizes[at]),
-                "long_matches": float(long[at] / max(1, tokens[at])),
-                "perplexity": {
-                    row: float(np.exp(min(-values[at] / max(1, tokens[at]), 700.0))) for row, values in logs.items()
-                },
+                "bytes": int(sums.sizes[at]),
+                "long_matches": None if ANY in sums.matches else float(1 - clean[at] / tokens[at]),
+                "perplexity": {row: float(values[at]) for row, values in means.items()},
             }
-            for at, label in enumerate(text.labels)
+            for at, label in enumerate(sums.labels)
             if tokens[at]
         ]
 
 
-def average_gap_closed(figures: Sequence[DomainFigures], row: str, matches: tuple[int, int] | None = None) -> Estimate:
+def average_gap_closed(figures: Sequence[DomainFigures], row: str, matches: Sequence[str] = ()) -> Estimate:
     """The mean over domains of how much of the gap a row closes; the domains' draws are independent."""
     return Estimate.of(np.mean([item.gap_closed(row, REFERENCE, matches) for item in figures], axis=0))

@@ -17,6 +17,7 @@ from silo.evaluation.perplexity import (
     REFERENCE,
     Contestants,
     DomainFigures,
+    DomainSums,
     DomainText,
     TextLimits,
     average_gap_closed,
@@ -89,9 +90,10 @@ def evaluate_perplexity(
     figures = []
     for text in texts.values():
         chosen = _validation_of(text, validation, options.validation_tokens)
-        figures.append(DomainFigures(score_domain(contestants, text, chosen, advance=advance), seed=options.seed))
+        scores = score_domain(contestants, text, chosen, advance=advance)
+        figures.append(DomainFigures(DomainSums.of(scores), seed=options.seed))
     return _report(figures, notes), [
-        {"domain": item.scores.text.domain, **document} for item in figures for document in item.by_document()
+        {"domain": item.sums.domain, **document} for item in figures for document in item.by_document()
     ]
 
 
@@ -164,15 +166,15 @@ def _note_use(home: Path, files: Sequence[Path], model: str, methods: Sequence[s
 
 
 def _report(figures: Sequence[DomainFigures], notes: list[str]) -> dict[str, Any]:
-    rows = [row for row in figures[0].scores.logs if row not in (PLAIN, REFERENCE)] if figures else []
-    with_reference = bool(figures) and all(REFERENCE in item.scores.logs for item in figures)
+    rows = [row for row in figures[0].rows if row not in (PLAIN, REFERENCE)] if figures else []
+    with_reference = bool(figures) and all(REFERENCE in item.rows for item in figures)
     averages = {
         row: {
             "all": average_gap_closed(figures, row).as_json(),
             "clean": average_gap_closed(figures, row, CLEAN).as_json(),
         }
         for row in (rows if with_reference else [])
-        if all(row in item.scores.logs for item in figures)
+        if all(row in item.rows for item in figures)
     }
-    domains = {item.scores.text.domain: item.as_json() for item in figures}
+    domains = {item.sums.domain: item.as_json() for item in figures}
     return {"domains": domains, "average_gap_closed": averages, "notes": notes}
