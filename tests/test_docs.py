@@ -25,6 +25,7 @@ NOT_RUN = {
     "make demo": "takes minutes; tests/journeys/test_demo.py runs its stages on small text",
     "make test": "runs this test",
     "silo corpus build recipes/shared-data.toml": "reads the experiments' data, which is not part of the repository",
+    "silo experiment": "trains and measures for hours; tests/experiments runs them on small text",
     "python benchmarks/": "measurements take minutes to hours",
     "torchrun": "starts processes that train at full length; tests/lm/test_train.py trains with two of them",
 }

@@ -1,0 +1,81 @@
+"""The main experiment from data to page, killed in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from silo.errors import SiloError
+from silo.experiments.lab import Lab
+from silo.experiments.report import write_report
+from silo.experiments.result import load_result
+from silo.experiments.run import run_experiment
+from tests.experiments.small import make_lab
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return make_lab(tmp_path, monkeypatch)
+
+
+def _write_recipe(lab: Lab, domains: str) -> None:
+    (lab.recipes / "nonparametric.toml").write_text(
+        f"""
+        question = "Does it run?"
+        paper = "tab:none"
+        models = ["pdsw"]
+        reference = "all"
+        domains = [{domains}]
+        methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
+        neighbours = 64
+        document_tokens = 50
+        fine_tuning_epochs = {{ pdsw = 1.0 }}
+        """
+    )
+
+
+def test_from_data_to_page(lab: Lab, tmp_path: Path) -> None:
+    _write_recipe(lab, '"notes", "mail"')
+    result, place = run_experiment(lab, "nonparametric")
+    loaded = load_result(place)
+    assert (loaded.answer, loaded.tables, loaded.plot) == (result.answer, result.tables, result.plot)
+    assert "pdsw with knn+ngram closes" in result.answer
+    rows = result.facts["domains"]["pdsw"]["notes"]["rows"]
+    assert {
+        "lm",
+        "ric",
+        "knn",
+        "knn, fixed",
+        "ngram, no lm",
+        "fine-tuned",
+        "reference",
+        "reference + knn+ngram",
+    } <= set(rows)
+    assert result.plot.startswith(b"\x89PNG")
+    assert write_report(lab.folder / "results", tmp_path / "page") == ["nonparametric"]
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert result.answer in page and "http" not in page
+    assert "report-nonparametric.png" in (tmp_path / "page" / "report.md").read_text()
+
+
+def test_a_run_goes_on_where_it_was(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_recipe(lab, '"notes"')
+    first, _ = run_experiment(lab, "nonparametric")
+    _write_recipe(lab, '"notes", "mail"')
+    told: list[str] = []
+    again = Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append)
+    second, _ = run_experiment(again, "nonparametric")
+    assert [text.partition(":")[0] for text in told] == ["store pdsw-mail-all", "perplexity"]
+    assert second.facts["domains"]["pdsw"]["notes"] == first.facts["domains"]["pdsw"]["notes"]
+
+
+def test_models_that_are_not_there_are_asked_for(lab: Lab) -> None:
+    with pytest.raises(SiloError, match="input-missing") as caught:
+        lab.model("smollm2")
+    assert "silo lm import" in caught.value.hint
+
+
+def test_there_is_nothing_to_report_before_anything_was_run(tmp_path: Path) -> None:
+    with pytest.raises(SiloError, match="input-missing"):
+        write_report(tmp_path, tmp_path / "page")
