@@ -1,7 +1,7 @@
-"""A process that forks whole commands of silo, which are there to be killed: `store tune`, `generate`, `score`, `lm train`.
+"""A process that forks whole commands of silo which are there to be killed: tune, generate, score, train.
 
-Answers lines `folder job call seconds` as `nursery` does: the job is done in a child that kills itself before call `call`
-(0: never) or is killed after so many seconds (0: never). `folder make 0 0` makes what the jobs need, in this process.
+Answers lines `folder job call seconds` as `nursery` does: the job is done in a child that kills itself before call
+`call` (0: never) or is killed after so many seconds (0: never). `folder make 0 0` makes what the jobs need, here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ what was found is in `pending.json`. That is removed in the end: it is the only 
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.files import canonical_json, disk_errors, is_held, remove_file, sync_directory, write_json
+from silo.files import (
+    canonical_json,
+    disk_errors,
+    is_held,
+    read_marked,
+    remove_file,
+    sync_directory,
+    write_json,
+    write_marked,
+)
 from silo.records import Document
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
@@ -57,7 +65,7 @@ ListModels = Callable[[Sequence[str], Mapping[str, bytes]], tuple[ModelListing, 
 """Which models list any of these documents, or under another id the same text, as training text."""
 
 DRAIN_SECONDS = 30.0
-_FORMAT = "silo-pending-1"
+_FORMAT = "silo-pending-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +137,11 @@ class PendingErasure:
     def read(cls, path: Path) -> PendingErasure | None:
         """The erasure under way, None if there is none."""
         try:
-            content = json.loads(path.read_bytes())
+            return cls._from_json(read_marked(path, damaged="store-damaged"))
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise _damaged(path) from None
-        try:
-            return cls._from_json(content)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise _damaged(path) from None
+            raise SiloError("store-damaged", f"{path} is not as it was written") from None
 
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> PendingErasure:
@@ -150,7 +154,7 @@ class PendingErasure:
         """Make the intent durable."""
         plain = {name: getattr(self, name) for name in ("suppress", "accepted", "generation", "digest")}
         found = {"findings": asdict(self.findings)} if self.findings else {}
-        write_json(path, {"format": _FORMAT, "documents": dict(self.salts), **plain, **found})
+        write_marked(path, {"format": _FORMAT, "documents": dict(self.salts), **plain, **found})
 
     @property
     def ids(self) -> frozenset[bytes]:
@@ -345,7 +349,3 @@ def forget_intent(paths: StorePaths) -> None:
     """Remove the last file that names the documents: from here on the erasure is done."""
     remove_file(paths.pending)
     sync_directory(paths.root)
-
-
-def _damaged(path: Path) -> SiloError:
-    return SiloError("store-damaged", f"{path} is not as it was written")
