@@ -1,5 +1,8 @@
 """A process that erases documents one after another and looks for what is left of each, wherever silo may write.
 
+The data must be, byte for byte, that of a store which never held the document; every other file of the store, and every
+file of the folders below, must hold none of its traces.
+
 Answers lines `folder erasures seed`. The environment names private folders: TMPDIR, XDG_CACHE_HOME, SILO_HOME and, if
 the compiled kernels are to be scanned too, NUMBA_CACHE_DIR. The answer is JSON: counts and the files with traces.
 """
@@ -22,7 +25,7 @@ from silo.store.store import Store
 from silo.store.usage import Share
 from tests.reliability.helper import serve
 from tests.reliability.test_store_histories import POOL, answers
-from tests.store.small import SmallEncoder, document, small_store
+from tests.store.small import SmallEncoder, document, small_store, tree
 
 PLACES = ("TMPDIR", "XDG_CACHE_HOME", "SILO_HOME", "NUMBA_CACHE_DIR")
 LIFE = 25
@@ -54,6 +57,7 @@ def run(folder: Path, erasures: int, seed: int) -> dict[str, object]:
         root = folder / f"store{life}"
         store = small_store(root)
         store.add(POOL)
+        never = tree(store.paths.data)
         for _ in range(min(LIFE, erasures - done)):
             name = f"q{done}"
             words = " ".join(
@@ -66,9 +70,11 @@ def run(folder: Path, erasures: int, seed: int) -> dict[str, object]:
             (gone,) = (item for item in parts if item.id.hex() == mark)
             traces = _traces(gone, [item for item in parts if item is not gone])
             _erase(store, name, by_command=rng.random() < 0.1)
-            found = scan([root, *(Path(os.environ[place]) for place in PLACES if place in os.environ)], traces)
+            beside = [path for path in root.iterdir() if path != store.paths.data]
+            found = scan([*beside, *(Path(os.environ[place]) for place in PLACES if place in os.environ)], traces)
             done, windows, files = done + 1, windows + len(traces), files + found.files
             hits += [f"{name}: {hit}" for hit in found.hits]
+            hits += [f"{name}: data"] if tree(store.paths.data) != never else []
         store.close()
         shutil.rmtree(root)
     return {"erasures": done, "windows": windows, "files": files, "hits": hits}
@@ -80,7 +86,7 @@ def _erase(store: Store, name: str, *, by_command: bool) -> None:
         store.erase(Selector(document=name))
         return
     out = os.dup(1)
-    os.dup2(2, 1)  # the answers of this process go there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the answers of this process go to the real one
     try:
         assert silo(["store", "erase", str(store.root), "--document", name, "--quiet"]) == 0
     finally:
