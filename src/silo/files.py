@@ -234,18 +234,27 @@ def read_json(path: Path) -> Any:
 
 def write_manifest(directory: Path, content: dict[str, Any]) -> str:
     """Write a manifest that carries its own fingerprint, and return that fingerprint."""
-    mark = fingerprint(content)
-    write_json(directory / MANIFEST, {**content, "fingerprint": mark})
-    return mark
+    return write_marked(directory / MANIFEST, content)
 
 
 def read_manifest(directory: Path, *, missing: str, damaged: str) -> dict[str, Any]:
     """Read and check a manifest, every byte of it; the caller names the errors for none and for a changed one."""
-    path = directory / MANIFEST
     try:
-        data = path.read_bytes()
+        return read_marked(directory / MANIFEST, damaged=damaged)
     except (FileNotFoundError, NotADirectoryError):
         raise SiloError(missing, f"{directory} has no {MANIFEST}") from None
+
+
+def write_marked(path: Path, content: dict[str, Any]) -> str:
+    """Write a small JSON file that carries its own fingerprint, and return that fingerprint."""
+    mark = fingerprint(content)
+    write_json(path, {**content, "fingerprint": mark})
+    return mark
+
+
+def read_marked(path: Path, *, damaged: str) -> dict[str, Any]:
+    """Read what `write_marked` wrote and check every byte of it; the caller names the error for a changed one."""
+    data = path.read_bytes()
     try:
         content = json.loads(data)
         unchanged = _indented(content) == data

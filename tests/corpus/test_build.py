@@ -139,8 +139,8 @@ def test_rights_can_be_denied_by_the_recipe(tmp_path: Path) -> None:
     build(CorpusRecipe((source,), workers=1), tmp_path / "out", base=tmp_path)
     assert [document.rights.train for document in Corpus.open(tmp_path / "out").documents()] == [False, False]
     both = SourceRecipe("jsonl", (str(file),), deny=("train", "store"))
-    summary = build(CorpusRecipe((both,), workers=1), tmp_path / "none", base=tmp_path)
-    assert summary["reasons"] == {"no-rights": 2}
+    with pytest.raises(SiloError, match=r"none of 2 records is left: no-rights \(2\)"):
+        build(CorpusRecipe((both,), workers=1), tmp_path / "none", base=tmp_path)
 
 
 def test_personal_data_is_masked_and_mostly_masked_notes_are_dropped(tmp_path: Path) -> None:
@@ -338,3 +338,11 @@ def test_a_changed_input_starts_the_build_again(tmp_path: Path) -> None:
         build(recipe, tmp_path / "out", base=tmp_path, advance=stop_at_tokens)
     write_jsonl(file, [record("b", words(2, 30)), record("c", words(3, 30))])
     assert build(recipe, tmp_path / "out", base=tmp_path)["accepted"] == 2
+
+
+def test_a_corpus_whose_every_record_is_rejected_is_an_error(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "in.jsonl", [record(str(n), "short") for n in range(3)])
+    with pytest.raises(SiloError, match=r"none of 3 records is left: exact-duplicate \(2\), too-short") as caught:
+        build_from([file], tmp_path / "out", min_chars=100)
+    assert caught.value.code == "input-empty"
+    assert not (tmp_path / "out").exists()

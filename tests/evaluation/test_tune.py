@@ -12,6 +12,7 @@ import pytest
 
 from silo.errors import SiloError
 from silo.evaluation.tune import Tuned, neighbour_grid, tune, validation_text
+from silo.files import write_marked
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, load_settings, parse_method, save_settings
@@ -159,7 +160,6 @@ def test_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
     [
         lambda found: {**found, "format": "silo-settings-0"},
         lambda found: {"format": found["format"]},
-        lambda _: [],
         lambda found: _with(found, k=10.5),
         lambda found: _with(found, k="many"),
         lambda found: _with(found, tau=0),
@@ -171,7 +171,16 @@ def test_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
 )
 def test_a_spoilt_file_is_refused(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
     path = save_settings(tmp_path, "mine", {"knn": Settings()}, {})
-    path.write_text(json.dumps(spoil(json.loads(path.read_text()))))
+    found = json.loads(path.read_text())
+    del found["fingerprint"]
+    write_marked(path, spoil(found))
+    with pytest.raises(SiloError, match="settings-invalid"):
+        load_settings(tmp_path, "mine", frozenset({"knn"}))
+
+
+@pytest.mark.parametrize("content", [b"[]", b"", b"{}"])
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    save_settings(tmp_path, "mine", {"knn": Settings()}, {}).write_bytes(content)
     with pytest.raises(SiloError, match="settings-invalid"):
         load_settings(tmp_path, "mine", frozenset({"knn"}))
 

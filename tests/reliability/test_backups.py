@@ -24,7 +24,7 @@ from silo.store.paths import StorePaths
 from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import watched
-from tests.reliability.test_store_faults import Nursery
+from tests.reliability.helper import Helper
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, small_store, tree
 
@@ -64,8 +64,8 @@ print(changes, flush=True)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with closing(Nursery()) as made:
+def nursery() -> Iterator[Helper]:
+    with closing(Helper("tests.reliability.nursery")) as made:
         yield made
 
 
@@ -131,7 +131,7 @@ def _places(calls: int) -> list[int]:
     return sorted({*range(calls - last + 1, calls + 1), *random.Random(1).sample(rest, min(KILLS - last, len(rest)))})
 
 
-def test_a_killed_backup_leaves_nothing_that_looks_like_one(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_backup_leaves_nothing_that_looks_like_one(nursery: Helper, tmp_path: Path) -> None:
     place = tmp_path / "base"
     small_store(place / "store").add(POOL[:8])
     shutil.copytree(place, tmp_path / "counted")
@@ -140,7 +140,7 @@ def test_a_killed_backup_leaves_nothing_that_looks_like_one(nursery: Nursery, tm
     for call in _places(calls):
         here = tmp_path / f"k{call}"
         shutil.copytree(place, here)
-        kills += not nursery.acknowledges(here / "store", "backup", call=call)
+        kills += nursery.ask(here / "store", "backup", 0, call, 0) != "done"
         if (here / "copy").exists():
             whole += 1
         else:
@@ -156,7 +156,7 @@ def test_a_killed_backup_leaves_nothing_that_looks_like_one(nursery: Nursery, tm
     assert kills >= min(KILLS, calls) - 3
 
 
-def test_a_killed_restore_is_finished_by_the_same_command(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_restore_is_finished_by_the_same_command(nursery: Helper, tmp_path: Path) -> None:
     place = tmp_path / "base"
     store = small_store(place / "store")
     store.add(POOL[:8])
@@ -171,7 +171,7 @@ def test_a_killed_restore_is_finished_by_the_same_command(nursery: Nursery, tmp_
     for call in _places(calls):
         here = tmp_path / f"k{call}"
         shutil.copytree(place, here)
-        kills += not nursery.acknowledges(here / "store", "restore", call=call)
+        kills += nursery.ask(here / "store", "restore", 0, call, 0) != "done"
         try:
             Store.open(here / "store").close()
         except SiloError as error:

@@ -25,7 +25,7 @@ from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, small_store, tree
 
 CUTS = int(os.environ.get("SILO_POWER_CUTS", "60"))
-PLANTED = 200
+PLANTED = 600
 """States to try before a missing fsync counts as not noticed."""
 BASE = POOL[:8]
 

@@ -1,6 +1,6 @@
 """Random histories of adding, erasing and reopening against a store that never held what was erased.
 
-Counts come from SILO_HISTORIES (6 in `make test`, 200 in `make reliability`); the number that ran is printed.
+Counts come from SILO_HISTORIES (6 in `make test`, 2,000 in `make reliability`); the number that ran is printed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.store.small import SmallEncoder, document, small_codec, small_store, 
 
 HISTORIES = int(os.environ.get("SILO_HISTORIES", "6"))
 STEPS = 12
+SHARDS = 4
 
 POOL = [
     document(
@@ -85,9 +87,11 @@ def run_history(
                 owner = held[name].owner
                 store.erase(Selector(owner=owner), suppress=False)
                 held = {key: item for key, item in held.items() if item.owner != owner}
-        else:
+        elif choice < 0.93:
             store.close()
             store = Store.open(store.root, SmallEncoder())
+        else:
+            store.compact()
         if step % 4 == 3 or step == STEPS - 1:
             same_as_rebuilt(store, list(held.values()), root / f"rebuilt-{step}", make)
     store.close()
@@ -106,25 +110,33 @@ def same_as_rebuilt(
     never.close()
 
 
-def test_no_history_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "os.fsync", lambda _: None
-    )  # nothing crashes here, and waiting for the disk is most of the time
-    for seed in range(HISTORIES):
-        run_history(tmp_path / str(seed), seed)
-    print(f"histories {HISTORIES}, steps each {STEPS}, differences 0")
-
-
-def test_no_history_of_real_documents_shows(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing crashes here, and waiting for the disk is most of the time."""
     monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_history_shows(memory: Path, shard: int) -> None:
+    seeds = range(shard, HISTORIES, SHARDS)
+    for seed in seeds:
+        run_history(memory / str(seed), seed)
+        shutil.rmtree(memory / str(seed))
+    print(f"histories {len(seeds)}, steps each {STEPS}, differences 0")
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_no_history_of_real_documents_shows(shared: Path, memory: Path) -> None:
     pool = []
     for domain in ("clinical_notes", "enron_emails", "imdb_reviews", "code_copyleft"):
         source = SourceRecipe("jsonl", (str(shared / "data" / f"{domain}.validation.jsonl.zst"),))
         short = (item for item in read_documents(source, shared, []) if len(item.text) < 4000)
         pool += [replace(item, owner=domain) for item in itertools.islice(short, 8)]
-    histories = max(2, HISTORIES // 10)
+    histories = max(2, HISTORIES // 20)
     for seed in range(histories):
-        run_history(tmp_path / str(seed), 1000 + seed, pool=pool)
+        run_history(memory / str(seed), 10_000 + seed, pool=pool)
+        shutil.rmtree(memory / str(seed))
     print(f"histories of {len(pool)} real documents {histories}, steps each {STEPS}, differences 0")
 
 

@@ -64,6 +64,7 @@ TIERS: list[tuple[str, Tier]] = [
     ("no licence; Amazon user reviews, copyrighted", RESTRICTED),
     ("no licence stated; IMDb user reviews, copyright of their authors", RESTRICTED),
     ("copyright BBC; non-commercial research use only", RESTRICTED),
+    ("GPL-3.0-only OR ( AND CC-BY-NC-4.0)", RESTRICTED),
     ("copyright Reuters/Carnegie; free for research only", RESTRICTED),
     ("BioMed Central open access (verbatim redistribution)", RESTRICTED),
     ("CC-BY-NC (stated in text)", RESTRICTED),

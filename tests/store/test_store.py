@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,14 @@ def test_what_records_of_staying_documents_say_is_no_residue(tmp_path: Path) -> 
     done = store.erase(Selector(document="goes"))
     assert done.receipt is not None
     assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0
+
+
+@pytest.mark.parametrize("kind", [",", "<u3", "O", "", "entry,"])
+def test_a_bucket_with_a_section_of_an_unheard_of_type_is_damaged(kind: str) -> None:
+    head = json.dumps({"names": {}, "sections": {"index": [0, kind, [1]]}}).encode()
+    data = b"silobkt3" + len(head).to_bytes(8, "little") + head + bytes(200)
+    with pytest.raises(SiloError, match="store-damaged"):
+        Bucket("", memoryview(data))
 
 
 def test_a_bucket_of_another_version_is_told_from_a_damaged_one() -> None:

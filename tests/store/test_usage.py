@@ -29,7 +29,8 @@ from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import UNITS, Share, Usage, append_usage, redact_usage, statements
 from tests.reliability.disk import fail_at, watched
-from tests.reliability.test_store_faults import Nursery
+from tests.reliability.helper import Helper
+from tests.reliability.nursery import leaving
 from tests.reliability.test_store_histories import POOL
 from tests.store.small import SmallEncoder, document, small_store, tree
 
@@ -327,7 +328,7 @@ def test_an_erasure_that_could_not_get_at_the_ledger_is_finished_by_the_next(
     assert len(list((store.root / "receipts").iterdir())) == 2
 
 
-def _ledger_calls(store: Store) -> list[int]:
+def _ledger_calls(store: Store, *, suppress: bool) -> list[int]:
     """Numbers of the disk calls of an erasure that touch the ledger, and of the one after."""
     found: list[int] = []
 
@@ -338,7 +339,7 @@ def _ledger_calls(store: Store) -> list[int]:
             found.append(count)
 
     with watched(on_call):
-        store.erase(Selector(owner="o1"), suppress=False)
+        store.erase(Selector(owner="o1"), suppress=suppress)
     return [*found, found[-1] + 1]
 
 
@@ -346,11 +347,12 @@ def test_kill_9_within_a_redaction_is_finished_at_the_next_opening(store: Store,
     base = shutil.copytree(store.root, tmp_path / "base")
     before = _totals(base)
     gone = [item for item in POOL[:8] if item.owner == "o1"]
-    calls = _ledger_calls(store)
-    with closing(Nursery()) as nursery:
+    calls = _ledger_calls(store, suppress=True)
+    assert leaving(9) == Selector(owner="o1")
+    with closing(Helper("tests.reliability.nursery")) as nursery:
         for number in calls:
             root = shutil.copytree(base, tmp_path / f"killed{number}")
-            assert not nursery.acknowledges(root, "erase", call=number)
+            assert nursery.ask(root, "erase", 9, number, 0) == "killed"
             Store.open(root, SmallEncoder()).close()
             assert [_names(root, item) for item in gone] == [[]] * len(gone)
             assert _totals(root) == before
@@ -362,7 +364,7 @@ def test_kill_9_within_a_redaction_is_finished_at_the_next_opening(store: Store,
 @pytest.mark.parametrize("kind", ["eio", "enospc", "short"])
 def test_a_disk_that_fails_within_a_redaction_is_made_up_for(store: Store, tmp_path: Path, kind: str) -> None:
     base = shutil.copytree(store.root, tmp_path / "base")
-    for number in _ledger_calls(store):
+    for number in _ledger_calls(store, suppress=False):
         root = shutil.copytree(base, tmp_path / f"failed{number}")
         broken = Store.open(root, SmallEncoder())
         try:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -223,6 +223,7 @@ def _run_stages(job: _Build, key: str) -> dict[str, Any]:
         evaluation_documents=evaluation_documents,
         files=_checksums(job, tokenised),
     )
+    _require_accepted(content["counts"])
     corpus_fingerprint = write_manifest(job.target, content)
     summary = {
         **content["counts"],
@@ -261,6 +262,13 @@ def _require_readable(job: _Build, read: list[dict[str, Any]]) -> None:
     first = next(item for item in map(json.loads, lines) if item["code"] == often[0][0])
     what = f"none of {records:,} records can be read: {reasons}; for example {first['where']}: {first['message']}"
     raise SiloError("input-empty", what[:600], CODES[often[0][0]].hint)
+
+
+def _require_accepted(counts: Mapping[str, Any]) -> None:
+    """Refuse to call nothing a corpus."""
+    if counts["accepted"] == 0:
+        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in counts["reasons"].items())
+        raise SiloError("input-empty", f"none of {counts['read']:,} records is left: {reasons}"[:600])
 
 
 def _index_evaluation(job: _Build) -> int:

@@ -1,6 +1,7 @@
 """How stores are read and mixed: settings with a name, tuned on validation text, kept in the home and never in a store.
 
-On disk: `settings/<name>.json` with the settings and where they come from (model, text and its tiers, figures).
+On disk: `settings/<name>.json` with the settings, where they come from (model, text and its tiers, figures) and the
+fingerprint of all that: a file that was changed is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.files import read_json, write_json
+from silo.files import read_marked, write_marked
 from silo.inference.gates import Floats, Gate, log_counts, log_nodes
 from silo.store.view import PROBES
 
-FORMAT = "silo-settings-1"
+FORMAT = "silo-settings-2"
 FOLDER = "settings"
 METHODS = ("knn", "ngram", "ric")
 VARIANTS = ("basic", "ensemble", "concat", "concat-next")
@@ -156,7 +157,7 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
     path = _path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     methods = {method: chosen.as_json() for method, chosen in settings.items()}
-    write_json(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
+    write_marked(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
     return path
 
 
@@ -169,7 +170,7 @@ def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
         raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
     wanted = "+".join(part for part in ("knn", "ngram") if part in method)
     try:
-        content = read_json(path)
+        content = read_marked(path, damaged="settings-invalid")
         _require(content["format"] == FORMAT, f"{path} is not a {FORMAT} file")
         if not wanted:
             return Settings()

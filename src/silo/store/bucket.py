@@ -182,7 +182,7 @@ class Bucket:
             self.sections = {name: _array(body, *place) for name, place in header["sections"].items()}
             self.index: NDArray[np.void] = self.sections["index"]
             self.tokens: NDArray[np.unsignedinteger[Any]] = self.sections["tokens"]
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SyntaxError):
             raise SiloError("store-damaged", f"the head of bucket {prefix or 'root'} cannot be read") from None
 
     @classmethod

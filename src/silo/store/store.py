@@ -574,7 +574,7 @@ class Store:
         pending = PendingErasure.read(self.paths.pending)
         if pending is None:
             return None, {}, {}
-        findings, receipt = pending.findings, None
+        findings, receipt, salts = pending.findings, None, dict[str, str]()
         if findings is None:
             findings = self._remove_and_check(pending)
             note_findings(pending, findings, self.paths)
@@ -583,11 +583,12 @@ class Store:
         forget_before(self.paths)
         if receipt is None:
             texts = {document: bytes.fromhex(text) for document, text in findings.text_hashes.items()}
-            models = self.list_models(sorted(pending.salts), texts)
-            receipt = sign_receipt(pending, findings, read_generation(self.paths), self.paths, self.log(), models)
+            models = self.list_models(sorted(pending.documents), texts)
+            after = read_generation(self.paths)
+            receipt, salts = sign_receipt(pending, findings, after, self.paths, self.log(), models)
         forget_intent(self.paths)
         self.refresh()
-        return receipt, dict(pending.salts), findings.checks
+        return receipt, salts, findings.checks
 
     def _remove_and_check(self, pending: PendingErasure) -> Findings:
         self.refresh()

@@ -259,3 +259,18 @@ def test_a_damaged_intent_is_told(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SiloError) as caught:
         Store.open(root)
     assert caught.value.code == "store-damaged"
+
+
+def test_the_salts_of_a_receipt_are_never_on_the_disk(tmp_path: Path) -> None:
+    store = _store(tmp_path / "s")
+    written = bytearray()
+
+    def on_call(_count: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "write":
+            written.extend(bytes(arguments[1]))
+
+    with watched(on_call):
+        done = store.erase(Selector(document="n3"))
+    (salt,) = done.salts.values()
+    assert salt.encode() not in written
+    assert done.documents[0].encode() in written

@@ -49,8 +49,8 @@ def _parse(statement: str) -> Any:
 
     try:
         return _licensing().parse(statement)
-    except (spdx.ExpressionError, ParseError, TypeError, ValueError, AttributeError, IndexError):
-        return None
+    except (spdx.ExpressionError, ParseError, TypeError, ValueError, AttributeError, IndexError, AssertionError):
+        return None  # the library asserts for `MIT OR ( AND ISC)`
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,6 @@ what was found is in `pending.json`. That is removed in the end: it is the only 
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.files import canonical_json, disk_errors, is_held, remove_file, sync_directory, write_json
+from silo.files import (
+    canonical_json,
+    disk_errors,
+    is_held,
+    read_marked,
+    remove_file,
+    sync_directory,
+    write_json,
+    write_marked,
+)
 from silo.records import Document
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
@@ -59,7 +67,8 @@ ListModels = Callable[[Sequence[str], Mapping[str, bytes]], tuple[ModelListing, 
 """Which models list any of these documents, or under another id the same text, as training text."""
 
 DRAIN_SECONDS = 30.0
-_FORMAT = "silo-pending-1"
+_FORMAT = "silo-pending-2"
+_PLAIN = ("suppress", "accepted", "generation", "digest", "commitments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,54 +124,52 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class PendingErasure:
-    """An erasure that was accepted and is not done, as `pending.json` has it: `salts` by document id.
+    """An erasure that was accepted and is not done, as `pending.json` has it.
 
-    `generation` and `digest` are those it began with; `findings` are there once the checks were made.
+    `generation` and `digest` are those it began with; `findings` are there once the checks were made, and
+    `commitments` (their fingerprint, which tells nothing) once the salts of a receipt were drawn.
     """
 
-    salts: Mapping[str, str]
+    documents: tuple[str, ...]
     suppress: bool
     accepted: str
     generation: str
     digest: str
     findings: Findings | None = None
+    commitments: str = ""
 
     @classmethod
     def read(cls, path: Path) -> PendingErasure | None:
         """The erasure under way, None if there is none."""
         try:
-            content = json.loads(path.read_bytes())
+            return cls._from_json(read_marked(path, damaged="store-damaged"))
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise _damaged(path) from None
-        try:
-            return cls._from_json(content)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise _damaged(path) from None
+            raise SiloError("store-damaged", f"{path} is not as it was written") from None
 
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> PendingErasure:
-        plain = {name: content[name] for name in ("suppress", "accepted", "generation", "digest")}
-        salts = {bytes.fromhex(document).hex(): salt for document, salt in content["documents"].items()}
+        plain = {name: content[name] for name in _PLAIN}
+        documents = tuple(bytes.fromhex(document).hex() for document in content["documents"])
         findings = Findings(**content["findings"]) if "findings" in content else None
-        return cls(salts=salts, findings=findings, **plain)
+        return cls(documents=documents, findings=findings, **plain)
 
     def write(self, path: Path) -> None:
         """Make the intent durable."""
-        plain = {name: getattr(self, name) for name in ("suppress", "accepted", "generation", "digest")}
+        plain = {name: getattr(self, name) for name in _PLAIN}
         found = {"findings": asdict(self.findings)} if self.findings else {}
-        write_json(path, {"format": _FORMAT, "documents": dict(self.salts), **plain, **found})
+        write_marked(path, {"format": _FORMAT, "documents": list(self.documents), **plain, **found})
 
     @property
     def ids(self) -> frozenset[bytes]:
-        return frozenset(bytes.fromhex(document) for document in self.salts)
+        return frozenset(bytes.fromhex(document) for document in self.documents)
 
 
 def accept(paths: StorePaths, generation: Generation, ids: Sequence[str], log: AuditLog, *, suppress: bool) -> None:
     """Make the intent to erase durable; who opens or refreshes the store from here on does not find the documents."""
     now = datetime.now(UTC).isoformat()
-    pending = PendingErasure(new_salts(ids), suppress, now, generation.fingerprint, generation.digest)
+    pending = PendingErasure(tuple(ids), suppress, now, generation.fingerprint, generation.digest)
     pending.write(paths.pending)
     log.append("erase-accepted", {"documents": len(ids)})
 
@@ -304,11 +311,13 @@ def sign_receipt(
     paths: StorePaths,
     log: AuditLog,
     models: tuple[ModelListing, ...],
-) -> Path:
-    """Log the erasure, and write its receipt."""
+) -> tuple[Path, dict[str, str]]:
+    """Log the erasure, and write its receipt; gives its path and the owner's salts, which are never on the disk."""
+    salts = new_salts(pending.documents)
+    replace(pending, findings=findings, commitments=fingerprint_of_commitments(salts)).write(paths.pending)
     erasure = Erasure(
         config=after.config.fingerprint,
-        documents=tuple(sorted(pending.salts)),
+        documents=tuple(sorted(pending.documents)),
         tokens=findings.tokens,
         passages=findings.passages,
         generation_before=pending.generation,
@@ -321,7 +330,7 @@ def sign_receipt(
         exclusions=exclusions_with(noted_backups(log)),
     )
     key = load_or_make_key(paths.signing_key)
-    draft = draft_receipt(erasure, pending.salts, key=key, done=datetime.now(UTC))
+    draft = draft_receipt(erasure, salts, key=key, done=datetime.now(UTC))
     log.append("erased", log_facts(draft))
     if not paths.receipts.exists():
         with disk_errors(paths.receipts):
@@ -329,13 +338,14 @@ def sign_receipt(
             sync_directory(paths.root)  # a power cut must not take the folder and leave the intent removed
     path = _receipt_path(paths, log.head())
     write_json(path, sign_draft(draft, key=key, log=log.head()))
-    return path
+    return path, salts
 
 
 def signed_receipt(pending: PendingErasure, paths: StorePaths, log: AuditLog) -> Path | None:
     """The receipt of an erasure that was cut off after it was signed."""
-    commitments = fingerprint_of_commitments(pending.salts)
-    logged = (item for item in reversed(log.entries) if item.content.get("commitments") == commitments)
+    if not pending.commitments:
+        return None
+    logged = (item for item in reversed(log.entries) if item.content.get("commitments") == pending.commitments)
     written = (_receipt_path(paths, Head(item.n, item.hash)) for item in logged)
     return next((path for path in written if path.exists()), None)
 
@@ -348,7 +358,3 @@ def forget_intent(paths: StorePaths) -> None:
     """Remove the last file that names the documents: from here on the erasure is done."""
     remove_file(paths.pending)
     sync_directory(paths.root)
-
-
-def _damaged(path: Path) -> SiloError:
-    return SiloError("store-damaged", f"{path} is not as it was written")

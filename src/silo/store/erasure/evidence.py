@@ -15,7 +15,7 @@ entry kept elsewhere, tells that. A store made before there were seals is sealed
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -113,20 +113,31 @@ def require_generation(promise: Promise | None, generation: str, paths: StorePat
 
 
 def require_whole(paths: StorePaths, log: AuditLog) -> Promise | None:
-    """Refuse a store of which any part is missing or not the current one, as far as that is cheap to see.
+    """Refuse a store of which any part is missing or not the current one, as far as that is cheap to see."""
+    if losses := _settled(paths, log, cheap_losses):
+        raise losses[0].error()
+    return promise_of(log.entries)
 
-    While somebody else writes, data and list are read before the log: what changed between is looked at again.
-    """
+
+def settled_losses(paths: StorePaths, log: AuditLog) -> list[Loss]:
+    """Everything that is missing, altered or not current, whatever somebody else writes meanwhile."""
+    return _settled(paths, log, all_losses)
+
+
+def _settled(
+    paths: StorePaths, log: AuditLog, losses_of: Callable[[StorePaths, Promise, _State], Iterable[Loss]]
+) -> list[Loss]:
+    """What is lost. Data and list are read before the log, and what changed between is looked at again."""
     while True:
-        head, state = log.head(), _state(paths)
+        state = _state(paths)
         log.follow()
-        promise = promise_of(log.entries)
-        loss = next(cheap_losses(paths, promise, state), None) if promise else None
-        if loss is None:
-            return promise
+        head, promise = log.head(), promise_of(log.entries)
+        losses = list(losses_of(paths, promise, state)) if promise else []
+        if not losses:
+            return []
         log.follow()
         if (log.head(), _state(paths)) == (head, state):
-            raise loss.error()
+            return losses
 
 
 class _State(NamedTuple):
@@ -199,9 +210,8 @@ def _data_loss(promise: Promise, generation: str, paths: StorePaths) -> Loss | N
     return Loss(DATA, what, f"if the log is old, put today's back; if the data is, {_REPLAY}")
 
 
-def all_losses(paths: StorePaths, promise: Promise) -> list[Loss]:
+def all_losses(paths: StorePaths, promise: Promise, state: _State) -> list[Loss]:
     """Everything that is missing, altered or not current."""
-    state = _state(paths)
     losses, receipts = list(cheap_losses(paths, promise, state)), state.receipts or frozenset()
     named = {loss.part for loss in losses}
     losses += [loss for loss in _broken_parts(paths) if loss.part not in named]
@@ -225,7 +235,7 @@ def lost_evidence(paths: StorePaths) -> list[Loss]:
     promise = promise_of(log.entries) if log else None
     if promise is None:
         return list(_broken_parts(paths))
-    return [loss for loss in all_losses(paths, promise) if loss.part != DATA]
+    return [loss for loss in all_losses(paths, promise, _state(paths)) if loss.part != DATA]
 
 
 def _broken_parts(paths: StorePaths) -> Iterator[Loss]:

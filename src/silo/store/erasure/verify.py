@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.files import file_sha256
+from silo.files import file_sha256, is_held
 from silo.progress import Advance
 from silo.search.knn.codec import Encoded
 from silo.search.knn.index import KeyRows, KnnIndex, SearchTables
 from silo.store.bucket import EncodedDocument
 from silo.store.encode import DocumentPipeline
 from silo.store.erasure.digest import Digest
-from silo.store.erasure.evidence import all_losses, anchor_problem, promise_of, read_log, unreadable
-from silo.store.manifest import Generation, stray_files
+from silo.store.erasure.evidence import anchor_problem, read_log, settled_losses, unreadable
+from silo.store.manifest import Generation, read_generation, stray_files
 from silo.store.partition import leaves, sizes_of
 from silo.store.paths import StorePaths
 from silo.store.sections import key_rows
@@ -61,7 +62,10 @@ def verify(
     anchors: Sequence[str],
     advance: Advance,
 ) -> Verified:
-    """Read every byte again; with a `pipeline`, also encode every document again."""
+    """Read every byte again; with a `pipeline`, also encode every document again.
+
+    Somebody else may write meanwhile: what is checked is the state of `view`, and of the rest whatever is settled.
+    """
     generation, config = view.generation, view.generation.config
     problems = _file_problems(paths, generation)
     total = Digest.of()
@@ -80,9 +84,8 @@ def verify(
     if layout != [bucket.prefix for bucket in view.buckets]:
         problems.append("the buckets are not those its documents make: run `silo store compact`")
     log = read_log(paths, generation)
+    problems += [loss.what for loss in settled_losses(paths, log)] if log else []
     entries = log.entries if log else ()
-    if promise := promise_of(entries):
-        problems += [loss.what for loss in all_losses(paths, promise)]
     problems += filter(None, (anchor_problem(line, entries) for line in anchors))
     totals = generation.totals
     return Verified(
@@ -99,14 +102,27 @@ def verify(
 def _file_problems(paths: StorePaths, generation: Generation) -> list[str]:
     problems = [
         f"{path.name} is in no manifest" if path.parent == paths.buckets else f"{path.name} does not belong here"
-        for path in sorted(stray_files(paths, generation))
+        for path in sorted(_strays(paths))
     ]
     for prefix, name in generation.files().items():
-        if not (paths.buckets / name).exists():
-            problems.append(f"{name} is missing")
-        elif file_sha256(paths.buckets / name) != generation.buckets[prefix].sha256:
-            problems.append(f"{name} differs from the manifest")
+        try:
+            if file_sha256(paths.buckets / name) != generation.buckets[prefix].sha256:
+                problems.append(f"{name} differs from the manifest")
+        except FileNotFoundError:
+            if name in read_generation(paths).files().values():  # a change that came since removes what it replaces
+                problems.append(f"{name} is missing")
     return problems
+
+
+def _strays(paths: StorePaths) -> list[Path]:
+    """Files that no manifest names; while somebody writes they are that one's, who sees to them."""
+    while True:
+        generation = read_generation(paths)
+        strays = stray_files(paths, generation)
+        if not strays or is_held(paths.lock):
+            return []
+        if (read_generation(paths).fingerprint, stray_files(paths, generation)) == (generation.fingerprint, strays):
+            return strays
 
 
 def _encode_alike(documents: Sequence[EncodedDocument], pipeline: DocumentPipeline) -> bool:
