@@ -107,3 +107,10 @@ def test_a_malformed_task_is_found_without_torch(place: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["3", "False"]
     assert "label_words" in done.stderr
+
+
+def test_an_empty_store_changes_nothing(place: Path, run: Any) -> None:
+    if not (place / "empty").exists():
+        create_store(place / "empty", place / "model").close()
+    for method in run("--store", "empty", tasks="tasks/letters")["tasks"]["letters"]["methods"].values():
+        assert method["difference_to_lm"] in (None, {"value": 0.0, "interval": [0.0, 0.0]})

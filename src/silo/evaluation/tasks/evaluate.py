@@ -88,8 +88,12 @@ class _Evaluation:
         return [examples[at] for at in chosen]
 
     def result(self) -> TaskResult:
-        reported = self._observe(self._split)
-        chosen_on = self._observe("validation") if self._split == "test" and self._chooses else None
+        methods = [_searches(method) for method in self._options.methods]
+        tuned = [method for method in methods if method & {"knn", "ngram"}]
+        reported = self._observe(self._split, passages=any("ric" in method for method in methods))
+        chosen_on = None
+        if self._split == "test" and self._chooses:
+            chosen_on = self._observe("validation", passages=any("ric" in method for method in tuned))
         rows = {method: self._rows(reported, chosen_on, _searches(method)) for method in self._options.methods}
         majority = float(np.bincount(reported.labels).max() / len(reported.labels))
         name = headline(self._task, self._verbaliser).name
@@ -101,12 +105,15 @@ class _Evaluation:
         needs = any({"knn", "ngram"} & _searches(method) for method in self._options.methods)
         return needs and self._options.settings is None and "validation" in self._task.splits
 
-    def _observe(self, split: str) -> Labelled:
+    def _observe(self, split: str, *, passages: bool) -> Labelled:
         examples = self._samples[split]
         prompts = make_prompts(self._task, examples, self._layout, self._predictor.tokenizer)
         stage = f"{self._task.name} {split}"
         observed = observe_prompts(
-            self._predictor, prompts, advance=lambda part, done, total: self._advance(f"{stage}: {part}", done, total)
+            self._predictor,
+            prompts,
+            passages=passages,
+            advance=lambda part, done, total: self._advance(f"{stage}: {part}", done, total),
         )
         labels = np.array([example.label for example in examples])
         return Labelled(observed, labels, self._layout, self._task.premise is not None)

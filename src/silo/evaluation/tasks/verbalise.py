@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.evaluation.tasks.task import Task
 from silo.lm.model import LanguageModel
-from silo.text.tokenizer import Tokenizer
+from silo.text.tokenizer import Ids, Tokenizer
 
 Tokens = NDArray[np.int64]
 
@@ -88,20 +89,20 @@ def _expand(model: LanguageModel, words: Sequence[Tokens], anchor: str) -> tuple
     """Per label as many nearest words as every label has, each in the set of the label it is nearest to."""
     similarities = model.token_similarities(words)[:, : model.tokenizer.vocabulary]
     nearest_label = similarities.argmax(axis=0)
+    last = model.tokenizer.encode([anchor])[0][-1:]
     sets = []
     for label, word in enumerate(words):
         order = np.argsort(-similarities[label], kind="stable")[:_CANDIDATES]
-        found = [int(token) for token in order if nearest_label[token] == label and _is_word(model, anchor, token)]
-        sets.append([int(word[0]), *(token for token in found if token != word[0])][:EXPANDED])
+        near = (int(token) for token in order if nearest_label[token] == label and token != word[0])
+        found = islice((token for token in near if _is_word(model.tokenizer, last, token, anchor)), EXPANDED - 1)
+        sets.append([int(word[0]), *found])
     least = min(map(len, sets))
     return tuple(np.array(tokens[:least], dtype=np.int64) for tokens in sets)
 
 
-def _is_word(model: LanguageModel, anchor: str, token: np.int64) -> bool:
-    """A whole word of letters that may follow the text."""
-    (before,) = model.tokenizer.encode([anchor])
-    shown = model.tokenizer.decode(before[-1:])
-    text = model.tokenizer.decode(np.append(before[-1:], np.uint32(token)))
-    piece = text.removeprefix(shown)
+def _is_word(tokenizer: Tokenizer, last: Ids, token: int, anchor: str) -> bool:
+    """A whole word of letters that may follow the text, whose last token is given."""
+    text = tokenizer.decode(np.append(last, np.uint32(token)))
+    piece = text.removeprefix(tokenizer.decode(last))
     word = piece.removeprefix(separator(anchor))
     return piece.startswith(separator(anchor)) and len(word) >= _SHORTEST and word.isalpha()

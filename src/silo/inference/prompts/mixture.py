@@ -65,7 +65,8 @@ class PromptObservations:
 
     def probabilities(self, method: frozenset[str], settings: Settings) -> Floats:
         """The mixture's probability of every entry, as `Reader.predict` mixes it."""
-        part = self.ric if "ric" in method and self.ric is not None else self.lm
+        part = self.ric if "ric" in method else self.lm
+        assert part is not None, "the prompts were read without passages"
         features = Features(part.peaks, self._closest(part.peaks, settings), self.ngram.lengths, self.ngram.totals)
         weights = component_weights(settings.gates(method, features))
         columns = [part.entries[:, None]]

@@ -46,11 +46,14 @@ class Prompt:
 
 
 def observe_prompts(
-    predictor: Predictor, prompts: Sequence[Prompt], *, advance: Advance = lambda *_: None
+    predictor: Predictor, prompts: Sequence[Prompt], *, passages: bool = True, advance: Advance = lambda *_: None
 ) -> PromptObservations:
-    """Read all prompts with every search that the predictor's method has. Entries lie in the order of `wanted`."""
+    """Read all prompts with every search that the predictor's method has; with `passages`, also after passages.
+
+    Entries lie in the order of `wanted`.
+    """
     with predictor.reading() as retriever:
-        return _Observer(predictor, retriever, prompts, advance).observe()
+        return _Observer(predictor, retriever, prompts, advance).observe(passages=passages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +90,12 @@ class _Observer:
         self._starts = np.cumsum([0, *map(len, wanted)])
         self._first_places = np.cumsum([0, *(len(prompt.wanted) for prompt in prompts)])
 
-    def observe(self) -> PromptObservations:
+    def observe(self, *, passages: bool) -> PromptObservations:
         predictor, encoder = self._predictor, self._predictor.encoder
         shared = encoder is not None and encoder.model is predictor.model
         lm, keys = self._pass(predictor.model, self._plain(predictor.windows), encoder if shared else None, "lm")
         ric = None
-        if predictor.context is not None:
+        if predictor.context is not None and passages:
             ric, _ = self._pass(predictor.model, self._with_passages(), None, "ric")
         if encoder is not None and not shared:
             _, keys = self._pass(encoder.model, self._plain(encoder.windows), encoder, "keys")
