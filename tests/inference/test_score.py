@@ -22,10 +22,12 @@ from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
 from silo.lm.scoring import score
 from silo.lm.windows import Windows
+from silo.pairing import create_store
 from silo.search.knn.codec import Codec
 from silo.store.policy import Policy
 from silo.text.stream import TokenStream
 from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store
+from tests.store.small import document
 
 LONG = "The quick brown fox is not the lazy dog. The licensee shall not copy the sea. " * 3
 METHODS = ["lm", "knn", "ngram", "knn+ngram"]
@@ -34,7 +36,7 @@ METHODS = ["lm", "knn", "ngram", "knn+ngram"]
 def opened(place: Path, method: str, **more: object) -> Predictor:
     settings = more.pop("settings", Settings(k=20, tau=20.0).with_values(lam=0.4))
     stores = [place / "store"] if method != "lm" else []
-    return open_predictor(place / "model", stores, method=method, settings=settings, **more)  # type: ignore[arg-type]
+    return open_predictor(more.pop("model", place / "model"), stores, method=method, settings=settings, **more)  # type: ignore[arg-type]
 
 
 def text_of(content: str) -> TokenStream:
@@ -190,6 +192,15 @@ def test_concat_next_takes_what_really_follows(place: Path) -> None:
     shown = predictor.tokenizer.decode(before.tokens[1:].astype(np.uint32))
     assert shown in TEXTS["law"]
     assert len(before.tokens) == 31
+
+
+@pytest.mark.parametrize("content", ["x", "7", "a b"])
+def test_a_store_of_one_tiny_document_can_be_searched(place: Path, tmp_path: Path, content: str) -> None:
+    """All distances are next to 0, where rounding is all there is."""
+    store = create_store(tmp_path / "store", place / "model")
+    store.add([document("tiny", content)])
+    assert store.self_test()["distance_error"] < 1e-4
+    assert score_text(opened(tmp_path, "knn", model=place / "model"), text_of(content)).total.tokens == len(content)
 
 
 def test_component_weights_sum_to_one() -> None:

@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.records import Document, Evidence, Tier
-from silo.search.knn.index import KnnIndex, NearestRows
+from silo.search.knn.codec import Codec
+from silo.search.knn.index import KnnIndex, NearestRows, SearchTables
 from silo.store.bucket import MAGIC, Bucket
 from silo.store.erasure.receipt import check_receipt, proves, read_receipt
 from silo.store.erasure.residue import Traces, scan
+from silo.store.erasure.verify import self_test
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
+from silo.store.view import PROBES
 from silo.text.normalise import text_hash
 from silo.text.tokenizer import ByteTokenizer
-from tests.store.small import SmallEncoder, document, small_store, tree
+from tests.store.small import SmallEncoder, document, small_codec, small_store, tree
 
 TEXTS = [
     f"Document number {n} speaks of {n * 37} apples, {n} pears and the {n}th winter of the north. " * 3
@@ -285,6 +288,30 @@ def test_a_broken_token_search_is_refused_before_it_answers(store: Store, monkey
     monkeypatch.setattr(KnnIndex, "search", careless)
     with pytest.raises(SiloError, match="search-unfit"):
         Store.open(store.root).search(_keys(TEXTS[0])[:2], 2)
+
+
+def test_a_search_that_reads_too_few_lists_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still finds most of the nearest rows, and every distance it gives is right."""
+    store = small_store(tmp_path / "s", bucket_bytes=1 << 20)
+    letters = np.random.default_rng(3).choice(list("abcdefghijklmnop "), (40, 100))
+    store.add([document(f"d{number}", "".join(row)) for number, row in enumerate(letters)])
+    assert store.self_test()["recall"] > 0.9
+    whole = KnnIndex.search
+
+    def careless(self: KnnIndex, keys: Any, k: int, *, probes: int, **more: Any) -> NearestRows:
+        return whole(self, keys, k, probes=probes if probes > PROBES else 1, **{**more, "rows_wanted": 0})
+
+    monkeypatch.setattr(KnnIndex, "search", careless)
+    with pytest.raises(SiloError, match="search-unfit"):
+        store.self_test()
+
+
+@pytest.mark.parametrize("name", ["centroids", "codebooks"])
+def test_a_search_with_a_permuted_codec_is_refused(store: Store, name: str) -> None:
+    codec = small_codec()
+    arrays = replace(codec.arrays, **{name: getattr(codec.arrays, name)[::-1].copy()})
+    with store.reading() as view, pytest.raises(SiloError, match="search-unfit"):
+        self_test(view, SearchTables(Codec(codec.settings, arrays, codec.samples)))
 
 
 def test_a_selector_that_selects_nothing_erases_nothing(store: Store) -> None:
