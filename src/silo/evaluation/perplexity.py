@@ -28,7 +28,7 @@ from silo.lm.training.finetune import FineTuning, fine_tune
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
-from silo.sources.evaluation import read_evaluation
+from silo.sources.evaluation import read_scored
 from silo.store.policy import EVERYTHING
 from silo.store.store import Store
 from silo.text.stream import TokenStream, first_tokens, merged_stream
@@ -72,15 +72,14 @@ def read_domains(files: Iterable[Path], tokenizer: Tokenizer, limits: TextLimits
     """The documents of some files by domain."""
     parts: dict[str, list[tuple[str, TokenStream]]] = {}
     sizes: dict[str, int] = {}
-    for file in files:
-        for record in read_evaluation(file):
-            if limits.tokens and sizes.get(record.domain, 0) >= limits.tokens:
-                continue
-            document = merged_stream([record.text], tokenizer)
-            if limits.document_tokens:
-                document = first_tokens(document, limits.document_tokens + 1)
-            parts.setdefault(record.domain, []).append((record.label, document))
-            sizes[record.domain] = sizes.get(record.domain, 0) + len(document.ids)
+    for record in read_scored(files):
+        if limits.tokens and sizes.get(record.domain, 0) >= limits.tokens:
+            continue
+        document = merged_stream([record.text], tokenizer)
+        if limits.document_tokens:
+            document = first_tokens(document, limits.document_tokens + 1)
+        parts.setdefault(record.domain, []).append((record.label, document))
+        sizes[record.domain] = sizes.get(record.domain, 0) + len(document.ids)
     return {domain: _join(domain, documents) for domain, documents in sorted(parts.items())}
 
 
