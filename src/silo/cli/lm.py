@@ -1,4 +1,4 @@
-"""`silo lm train|import|codec|eval|verify|saw`."""
+"""`silo lm train|import|codec|eval|verify|sign|saw`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     _add_codec(verbs.add_parser("codec", parents=[common], help="learn a model's quantiser from permitted text"))
     _add_eval(verbs.add_parser("eval", parents=[common], help="perplexity and bits per byte"))
     _add_verify(verbs.add_parser("verify", parents=[common], help="compare a model with its manifest and a corpus"))
+    _add_sign(verbs.add_parser("sign", parents=[common], help="sign a model's manifest"))
     _add_saw(verbs.add_parser("saw", parents=[common], help="did this text, or a near copy, shape the model?"))
 
 
@@ -181,17 +182,34 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory")
     parser.add_argument("--corpus", metavar="DIR", help="compare everything the model saw with this corpus")
     parser.add_argument("--saw", metavar="DOCUMENT_ID", help="did the model see this document?")
+    parser.add_argument("--key", metavar="FILE", help="the public key that must have signed it")
     parser.set_defaults(run=_verify)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from silo.lm.audit import SAW_STATUS, verify_model
+    from silo.lm.audit import SAW_STATUS, check_signature, verify_model
 
+    trusted = show.read_bytes(arguments.key) if arguments.key else None
+    signature = check_signature(Path(arguments.model), trusted)
     audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
+    audit["signature"] = signature
     show.facts(arguments.model, audit, as_json=arguments.json)
     if audit.get("violations"):
         return int(ExitStatus.REFUSED)
     return int(SAW_STATUS[audit["answer"]]) if arguments.saw else 0
+
+
+def _add_sign(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model directory")
+    parser.add_argument("--key", required=True, metavar="FILE", help="the signing key; made if there is none")
+    parser.set_defaults(run=_sign)
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    from silo.lm.audit import sign_model
+
+    show.facts(arguments.model, sign_model(Path(arguments.model), Path(arguments.key)), as_json=arguments.json)
+    return 0
 
 
 def _add_saw(parser: argparse.ArgumentParser) -> None:

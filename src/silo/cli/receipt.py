@@ -33,7 +33,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     if (arguments.document is None) != (arguments.salt is None):
         raise SiloError("usage", "--document and --salt belong together")
-    key = _key_bytes(Path(arguments.key)) if arguments.key else None
+    key = show.read_bytes(arguments.key) if arguments.key else None
     statuses = []
     for file in map(Path, arguments.receipts):
         receipt = read_receipt(file)
@@ -60,15 +60,6 @@ def _status(file: Path, findings: dict[str, Any]) -> int:
 
 
 _OTHER = "check the id and the salt, or ask for the receipt of this document"
-
-
-def _key_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SiloError("input-missing", f"there is no key {path}") from None
-    except OSError as error:
-        raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
 
 
 def _show(file: Path, findings: dict[str, Any]) -> None:

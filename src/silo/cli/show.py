@@ -141,16 +141,20 @@ def progress(*, quiet: bool) -> Iterator[Advance]:
         yield advance
 
 
-def read_text(path: str) -> str:
-    """The text of a file, or of standard input for -."""
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file, or of standard input for -."""
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except FileNotFoundError:
         raise SiloError("input-missing", f"there is no file {path}") from None
     except OSError as error:
         raise SiloError("input-unreadable", f"{path}: {error.strerror}") from None
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for -."""
     try:
-        return data.decode()
+        return read_bytes(path).decode()
     except UnicodeDecodeError:
         raise SiloError("utf8-invalid", f"{path} is not UTF-8") from None
 

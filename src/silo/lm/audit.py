@@ -2,11 +2,15 @@
 
 A model saw a text if the hash of one it lists is the same (case and white space apart), a near copy if their sketches
 show enough runs of words in common. Only a list that is complete, and a text long enough for the sample, allow a no.
+
+`silo lm sign` writes `signature.json`: the fingerprint of the manifest, signed with a key of the kind stores have. The
+manifest names the SHA-256 of every file, the list of documents among them, so whoever trusts the key trusts the list.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
 from silo.errors import ExitStatus, SiloError
+from silo.files import MANIFEST, read_json, read_manifest, write_json
 from silo.lm.firewall import (
     DOCUMENTS,
     Permit,
@@ -27,10 +32,15 @@ from silo.lm.firewall import (
 from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
 from silo.lm.tokenizer import model_origin
 from silo.records import Document
+from silo.signing import decode, encode, load_or_make_key, parse_public_key, public_bytes, sign, signature_fits
 from silo.text.normalise import normalise, text_hash
 from silo.text.sketch import Sketches, chance_to_miss
 
 Answer = Literal["seen", "near copy", "not seen", "unknown"]
+
+SIGNATURE = "signature.json"
+_SIGNATURE_FORMAT = "silo-model-signature-1"
+Verdict = Literal["genuine", "self-consistent", "not signed"]
 
 SAW_STATUS = {
     "seen": ExitStatus.SEEN,
@@ -191,3 +201,48 @@ def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = No
         result = audit(model, opened, Permit.for_codec(manifest))
         report |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
     return report
+
+
+def sign_model(root: Path, key_file: Path) -> dict[str, Any]:
+    """Sign a model whose files are what its manifest says; the key is made if there is none."""
+    if not (root / MANIFEST).exists():
+        raise SiloError("not-a-model", f"{root} has no manifest to sign", "bring the model in with `silo lm import`")
+    verify_files(root, _manifest(root))
+    key = load_or_make_key(key_file)
+    content = {
+        "format": _SIGNATURE_FORMAT,
+        "manifest": _manifest(root)["fingerprint"],
+        "signed": datetime.now(UTC).isoformat(timespec="seconds"),
+        "public_key": encode(public_bytes(key)),
+    }
+    write_json(root / SIGNATURE, {**content, "signature": sign(content, key)})
+    return content
+
+
+def check_signature(root: Path, trusted: bytes | None) -> Verdict:
+    """Whether a model is signed as it is now; `genuine` only by the public key that is given as trusted."""
+    place = root / SIGNATURE
+    if not place.exists():
+        if trusted is not None:
+            raise SiloError("model-damaged", f"{root} is not signed")
+        return "not signed"
+    try:
+        content = read_json(place)
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != _SIGNATURE_FORMAT:
+        raise SiloError("model-damaged", f"{place} is not a signature")
+    signature, public = decode(content.pop("signature", None), 64), decode(content.get("public_key"), 32)
+    if signature is None or public is None or not signature_fits(content, signature, public):
+        raise SiloError("model-damaged", f"the signature in {place} does not fit its content")
+    if content.get("manifest") != _manifest(root)["fingerprint"]:
+        raise SiloError("model-damaged", f"{root} has changed since it was signed", "sign it again if that is right")
+    if trusted is None:
+        return "self-consistent"
+    if parse_public_key(trusted) != public:
+        raise SiloError("model-damaged", f"{root} was signed by another key than the one given")
+    return "genuine"
+
+
+def _manifest(root: Path) -> dict[str, Any]:
+    return read_manifest(root, missing="not-a-model", damaged="model-damaged")

@@ -24,6 +24,7 @@ from silo.cli import receipt as command
 from silo.errors import SiloError
 from silo.files import canonical_json, fingerprint, write_json
 from silo.records import document_id
+from silo.signing import load_or_make_key
 from silo.store.erasure.log import AuditLog, Head
 from silo.store.erasure.receipt import (
     EXCLUSIONS,
@@ -31,7 +32,6 @@ from silo.store.erasure.receipt import (
     ModelListing,
     check_receipt,
     draft_receipt,
-    load_or_make_key,
     log_facts,
     new_salts,
     parse_receipt,

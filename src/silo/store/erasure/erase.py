@@ -31,6 +31,7 @@ from silo.files import (
     write_marked,
 )
 from silo.records import Document
+from silo.signing import load_or_make_key
 from silo.store.bucket import Bucket, EncodedDocument
 from silo.store.erasure.before import Before, keep_before, read_before
 from silo.store.erasure.copies import Copy, find_copies
@@ -49,7 +50,6 @@ from silo.store.erasure.receipt import (
     exclusions_with,
     failed_checks,
     fingerprint_of_commitments,
-    load_or_make_key,
     log_facts,
     new_salts,
     sign_draft,

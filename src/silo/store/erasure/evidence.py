@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from silo.errors import SiloError
 from silo.files import commit, file_sha256
+from silo.signing import load_or_make_key, require_key_pair
 from silo.store.erasure.log import NOTHING_BEFORE, AuditLog, Entry, Head
-from silo.store.erasure.receipt import load_or_make_key, require_key_pair
 from silo.store.erasure.suppression import LIST_FILE, Suppression, list_mark
 from silo.store.manifest import Generation, read_generation
 from silo.store.paths import StorePaths

@@ -2,8 +2,7 @@
 
 A receipt is one JSON object (see `draft_receipt`). Its `signature` is Ed25519 (base64) over the canonical JSON of the
 other fields, and the log entry it names holds a fingerprint of all of them but these two. A document appears only as
-SHA-256(salt || id): with the salt, which goes to the owner and is not kept, the receipt speaks of that document. A
-signing key is a PEM file of mode 0600 with the public key beside it in `<name>.pub`.
+SHA-256(salt || id): with the salt, which goes to the owner and is not kept, the receipt speaks of that document.
 
 Receipts of the format `silo-receipt-1` are still read: their log entry binds neither the key nor the checks, and those
 made after a crash call checks passed that were not made, which `check_receipt` recognises.
@@ -11,7 +10,6 @@ made after a crash call checks passed that were not made, which `check_receipt` 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from silo.errors import SiloError
-from silo.files import canonical_json, fingerprint, write_atomic, write_private
+from silo.files import fingerprint
+from silo.signing import SigningKey, decode, encode, parse_public_key, public_bytes, sign, signature_fits
 from silo.store.erasure.log import AuditLog, Head
 from silo.text.strict_json import parse_json
 
@@ -52,8 +47,6 @@ NOT_CHECKED: NotChecked = "not checked"
 """The result of a check that could not be made, and the count of what could not be counted."""
 Result = bool | int | NotChecked
 NEEDED_CHECKS = ("digest-recomputed", "readers-drained", "residue-hits")
-
-_RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +96,7 @@ def fingerprint_of_commitments(salts: Mapping[str, str]) -> str:
     return fingerprint(_commitments(salts))
 
 
-def draft_receipt(
-    erasure: Erasure, salts: Mapping[str, str], *, key: Ed25519PrivateKey, done: datetime
-) -> dict[str, Any]:
+def draft_receipt(erasure: Erasure, salts: Mapping[str, str], *, key: SigningKey, done: datetime) -> dict[str, Any]:
     """All that a receipt says before it is logged and signed. Sorted commitments tell no order of documents."""
     documents = set(erasure.documents)
     return {
@@ -121,7 +112,7 @@ def draft_receipt(
         "checks": dict(erasure.checks),
         "models": [asdict(model) for model in erasure.models],
         "exclusions": list(erasure.exclusions),
-        "public_key": _encoded(key.public_key().public_bytes(*_RAW)),
+        "public_key": encode(public_bytes(key)),
     }
 
 
@@ -136,10 +127,10 @@ def log_facts(draft: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sign_draft(draft: Mapping[str, Any], *, key: Ed25519PrivateKey, log: Head) -> dict[str, Any]:
+def sign_draft(draft: Mapping[str, Any], *, key: SigningKey, log: Head) -> dict[str, Any]:
     """The signed content of a receipt; `log` is the log entry of this erasure, `key` the one it was drafted for."""
     content = {**draft, "log": {"n": log.n, "hash": log.hash}}
-    signed = {**content, "signature": _encoded(key.sign(canonical_json(content)))}
+    signed = {**content, "signature": sign(content, key)}
     _require_shape(signed)
     return signed
 
@@ -153,8 +144,8 @@ def check_receipt(content: Mapping[str, Any], *, key: bytes | None = None, log: 
     """
     _require_shape(content)
     public = _decoded(content["public_key"], 32)
-    if key is not None and _public_key(key) != public:
-        raise _invalid("it was signed by another key than the one given")
+    if key is not None:
+        _check_key(key, public)
     _check_signature(content, public)
     if log is not None:
         _check_log(content, log)
@@ -222,75 +213,18 @@ def parse_receipt(data: bytes) -> dict[str, Any]:
     return content
 
 
-def load_or_make_key(path: Path) -> Ed25519PrivateKey:
-    """The signing key of a file, made on first use; the public key lies beside it."""
-    if not path.exists():
-        write_private(path, _pem(Ed25519PrivateKey.generate()))
-    if path.stat().st_mode & 0o077:
-        raise SiloError("input-unreadable", f"others may read the signing key {path}", f"run `chmod 600 {path}`")
-    key = _private_key(path)
-    _keep_public_key(key, path.with_name(path.name + ".pub"))
-    return key
-
-
-def require_key_pair(path: Path) -> None:
-    """Refuse a signing key that is missing, or that its public key does not belong to."""
-    if not path.exists():
-        raise SiloError("store-damaged", f"the signing key {path} is missing", "restore the key from a copy")
-    key = _private_key(path)
-    if path.read_bytes() != _pem(key):
-        raise SiloError("store-damaged", f"{path} is not as it was written", "restore the key from a copy")
-    _keep_public_key(key, path.with_name(path.name + ".pub"))
-
-
-def _pem(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _private_key(path: Path) -> Ed25519PrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise SiloError("store-damaged", f"{path} is not an Ed25519 signing key", "restore the key from a copy")
-    return key
-
-
-def _keep_public_key(key: Ed25519PrivateKey, path: Path) -> None:
-    """Write the public key, or check that the one which is there belongs to the private key."""
-    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    public = key.public_key().public_bytes(encoding, form)
-    if not path.exists():
-        write_atomic(path, public)
-    elif path.read_bytes() != public:
-        raise SiloError("store-damaged", f"{path} belongs to another key", "one of the two files was replaced")
-
-
-def _public_key(data: bytes) -> bytes:
-    """The 32 bytes of a public key that is given as such or in PEM."""
-    if len(data) == 32:
-        return data
-    try:
-        key = serialization.load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
+def _check_key(trusted: bytes, public: bytes) -> None:
+    given = parse_public_key(trusted)
+    if given is None:
         raise _invalid("the key given is not an Ed25519 public key", "give the .pub file of the store's owner")
-    return key.public_bytes(*_RAW)
+    if given != public:
+        raise _invalid("it was signed by another key than the one given")
 
 
 def _check_signature(content: Mapping[str, Any], public: bytes) -> None:
     signed = {name: value for name, value in content.items() if name != "signature"}
-    try:
-        key = Ed25519PublicKey.from_public_bytes(public)
-        key.verify(_decoded(content["signature"], 64), canonical_json(signed))
-    except (InvalidSignature, ValueError):
-        raise _invalid("the signature does not fit the content") from None
+    if not signature_fits(signed, _decoded(content["signature"], 64), public):
+        raise _invalid("the signature does not fit the content")
 
 
 def _check_log(content: Mapping[str, Any], path: Path) -> None:
@@ -329,17 +263,8 @@ def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 def _decoded(text: str, length: int) -> bytes:
-    """Bytes from the one base64 form that `_encoded` gives them."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except ValueError:
-        data = b""
-    if len(data) != length or _encoded(data) != text:
+    if (data := decode(text, length)) is None:
         raise _invalid(f"{length} bytes in base64 are not well formed")
     return data
 
