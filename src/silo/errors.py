@@ -45,6 +45,7 @@ CODES: dict[str, Kind] = {
     "recipe-key": Kind(_USAGE, "remove the key or use the name suggested in the message"),
     "recipe-value": Kind(_USAGE, "give a value of the kind named in the message"),
     "policy-invalid": Kind(_USAGE, "write it like: tier <= 'sw' and owner not in ['A. Writer', 'B. Writer']"),
+    "nothing-selected": Kind(_INPUT, "`silo store list` shows what is there"),
     "document-ambiguous": Kind(_USAGE, "write id: before silo's id, external: before the id that the record had"),
     "out-exists": Kind(_USAGE, "choose another --out, or pass --force to replace what is there"),
     # input as a whole

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from silo.store.add import Refusal
     from silo.store.erasure.erase import Erased
     from silo.store.selector import Selector
+    from silo.store.store import Store
 
 _LISTED = 20
 _STDIN = "-"
@@ -232,8 +233,21 @@ def _list(arguments: argparse.Namespace) -> int:
 
     selector = _selector(arguments)
     store = open_store(Path(arguments.path))
-    _show_documents(store.documents(selector if selector else None), as_json=arguments.json)
+    documents = list(store.documents(selector if selector else None))
+    if selector and not documents:
+        raise _nothing_selected(store, selector)
+    _show_documents(documents, as_json=arguments.json)
     return 0
+
+
+def _nothing_selected(store: Store, selector: Selector) -> SiloError:
+    """No document is meant: say by what, and offer names that are near."""
+    given = {name: getattr(selector, name) for name in _SELECTORS if getattr(selector, name)}
+    with store.reading() as view:
+        near = selector.nearest_names(view.buckets)
+    conditions = ", ".join(f"{name} '{value}'" for name, value in given.items())
+    hint = f"did you mean {' or '.join(near)}?" if near else ""
+    return SiloError("nothing-selected", f"no document of {store.root} has {conditions}", hint)
 
 
 def _show_documents(documents: Iterator[Document] | list[Document], *, as_json: bool) -> None:
@@ -287,12 +301,16 @@ def _erase(arguments: argparse.Namespace) -> int:
     store = open_store(Path(arguments.path))
     if arguments.dry_run:
         going = list(store.documents(selector))
+        if not going:
+            raise _nothing_selected(store, selector)
         if arguments.json:
             show.print_json({"dry_run": True, "documents": [_row(document) for document in going]})
         else:
             _show_documents(going, as_json=False)
         return 0
     done = store.erase(selector, suppress=not arguments.may_return, copies=arguments.copies)
+    if not done.documents:
+        raise _nothing_selected(store, selector)
     if arguments.salts and done.salts:
         write_json(Path(arguments.salts), done.salts)
     facts: dict[str, Any] = {
@@ -304,8 +322,6 @@ def _erase(arguments: argparse.Namespace) -> int:
         "copies": [copy.as_json() for copy in done.copies],
         "digest": store.digest(),
     }
-    if not done.documents:
-        show.say("no document of the store is meant by that: nothing was erased; `silo store list` shows what is there")
     if arguments.json:
         show.print_json({**facts, "salts": done.salts})
     else:
@@ -332,15 +348,19 @@ def _remind_of_salts(salts: Mapping[str, str], file: str | None) -> None:
 
 
 def _add_allow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--document", required=True, metavar="ID", help="silo's id of the document")
+    parser.add_argument("--document", required=True, metavar="ID", help="silo's id, or that of the record")
+    parser.add_argument("--source", default="", metavar="X", help="of a record's id, if the store has none of it")
     parser.set_defaults(run=_allow)
 
 
 def _allow(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
-    lifted = open_store(Path(arguments.path)).allow(arguments.document)
-    show.facts(arguments.path, {"document": arguments.document, "was_kept_out": lifted}, as_json=arguments.json)
+    if not open_store(Path(arguments.path)).allow(arguments.document, source=arguments.source):
+        message = f"{arguments.document} is not kept out of {arguments.path}"
+        hint = "a record's own id needs its --source if no other document of that source is in the store"
+        raise SiloError("nothing-selected", message, hint)
+    show.facts(arguments.path, {"document": arguments.document, "was_kept_out": True}, as_json=arguments.json)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
@@ -12,6 +13,7 @@ from silo.store.bucket import NAMED, Bucket, external_id_hash
 from silo.store.policy.conditions import Among, Mask
 
 _ID, _EXTERNAL = "id:", "external:"
+_OFFERED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,27 @@ class Selector:
                 mask &= Among(column, frozenset([wanted])).mask(bucket)
         rows: list[int] = np.flatnonzero(mask).tolist()
         return list(filter(_contains(bucket, self.query), rows)) if self.query else rows
+
+    def nearest_names(self, buckets: Sequence[Bucket]) -> list[str]:
+        """Names of the store's documents that may have been meant by a condition: other case, or much alike."""
+        near: list[str] = []
+        for column in NAMED:
+            if wanted := getattr(self, column):
+                known = {name for bucket in buckets for name in bucket.names[column]}
+                near += [f"{column} '{name}'" for name in _alike(wanted, known)]
+        if self.document and not _is_id(self.document.removeprefix(_ID)):
+            known = {bucket.external_id(row) for bucket in buckets for row in range(len(bucket))}
+            near += [f"document '{name}'" for name in _alike(self.document.removeprefix(_EXTERNAL), known)]
+        return near
+
+
+def _alike(wanted: str, known: set[str]) -> list[str]:
+    folded = wanted.casefold()
+    same = sorted(name for name in known - {wanted} if name.casefold() == folded)
+    if same:
+        return same[:_OFFERED]
+    inside = sorted((name for name in known if name and (folded in name.casefold())), key=len)
+    return inside[:_OFFERED] or difflib.get_close_matches(wanted, sorted(known - {wanted}), n=_OFFERED)
 
 
 def _is_id(name: str) -> bool:

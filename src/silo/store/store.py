@@ -22,7 +22,7 @@ from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
 from silo.files import commit, disk_errors, exclusive, is_held, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
-from silo.records import Document
+from silo.records import Document, document_id
 from silo.store.add import Added, Note, add_documents
 from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.before import forget_before
@@ -625,11 +625,21 @@ class Store:
         self._restored = False
         return (done,) if back else ()
 
-    def allow(self, document: str) -> bool:
-        """Let an erased document be added again; True if it was kept out."""
-        with self.writing():
+    def allow(self, document: str, *, source: str = "") -> bool:
+        """Let an erased document be added again; True if it was kept out.
+
+        `document` is named as for `Selector`. A record's own id means one document of each source: of `source`, or of
+        every source that the store has documents of.
+        """
+        plain = document.removeprefix("id:")
+        with self.writing(), self.reading() as view:
+            sources = {source} if source else {name for bucket in view.buckets for name in bucket.names["source"]}
+            own = [] if document.startswith("id:") else [document.removeprefix("external:")]
+            names = [plain] if not document.startswith("external:") else []
+            names += [document_id(name, external) for name in sorted(sources) for external in own]
             announce = partial(announce_suppression, self.log())
-            return Suppression.open(self.paths.suppression, announce).lift(document.removeprefix("id:"))
+            suppression = Suppression.open(self.paths.suppression, announce)
+            return sum(suppression.lift(name) for name in names) > 0
 
     def compact(self) -> int:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""

@@ -281,12 +281,19 @@ def begin_log(paths: StorePaths) -> None:
 
 def announce_generation(log: AuditLog, generation: str) -> None:
     """Say which generation comes, before its manifest is written."""
-    log.append("announced", {"generation": generation})
+    _announce(log, "generation", generation)
 
 
 def announce_suppression(log: AuditLog, checksum: str) -> None:
     """Say which list comes, before it is written."""
-    log.append("announced", {"suppression": checksum})
+    _announce(log, "suppression", checksum)
+
+
+def _announce(log: AuditLog, part: str, mark: str) -> None:
+    """Say once what comes: who recovers, and is killed too, says it no second time, and what is there stays known."""
+    last = next((entry for entry in reversed(log.entries) if part in entry.content), None)
+    if last is None or last.kind not in ("announced", "sealed") or last.content[part] != mark:
+        log.append("announced", {part: mark})
 
 
 def note_backup(log: AuditLog, at: datetime) -> None:
