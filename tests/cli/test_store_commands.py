@@ -107,7 +107,7 @@ def test_stdin_folders_and_bad_lines(model: Path, tmp_path: Path, run: Any, monk
     (tmp_path / "notes" / "one.txt").write_text("A note about the harbour and its ships.")
     assert run("store", "add", path, "--folder", str(tmp_path / "notes"), "--owner", "me")["added"] == 1
     assert len(run("store", "list", path, "--query", "the  HARBOUR")) == 1
-    assert run("store", "erase", path, "--owner", "nobody")["documents"] == []
+    assert run("store", "erase", path, "--owner", "nobody", status=3)["error"]["code"] == "nothing-selected"
 
 
 def test_evaluation_text_stays_out_of_a_store(
@@ -182,8 +182,8 @@ def test_people_are_told_what_did_not_happen(model: Path, tmp_path: Path, capsys
     told = capsys.readouterr().err
     assert told.count("not added: ") == 6
     assert "2 more" in told
-    assert main(["store", "erase", store, "--document", "mistyped"]) == 0
-    assert "nothing was erased" in capsys.readouterr().err
+    assert main(["store", "erase", store, "--document", "mistyped"]) == 3
+    assert "no document of" in capsys.readouterr().err
     assert main(["generate", "x", "--model", str(model), "--store", store, "--max-tokens", "2"]) == 0
     assert "no documents" in capsys.readouterr().err
 
@@ -288,3 +288,36 @@ def test_a_damaged_store_json_is_told(tmp_path: Path, run: Any, content: str) ->
     assert run("store", "digest", str(tmp_path / "s"), status=4)["error"]["code"] == "store-damaged"
     (tmp_path / "s" / "store.json").unlink()
     assert run("store", "digest", str(tmp_path / "s"))["digest"]
+
+
+def test_nothing_matched_is_an_error_that_offers_the_nearest_names(
+    model: Path, files: dict[str, Path], tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "s")
+    run("store", "create", path, "--model", str(model))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "harbour.txt").write_text("A note about the harbour and its ships.")
+    run("store", "add", path, "--folder", str(tmp_path / "notes"), "--owner", "Corp")
+    for command in (["erase"], ["erase", "--dry-run"]):
+        error = run("store", command[0], path, *command[1:], "--owner", "corp", status=3)["error"]
+        assert error["code"] == "nothing-selected"
+        assert error["hint"] == "did you mean owner 'Corp'?"
+    capsys.readouterr()
+    assert run("store", "list", path, "--owner", "corp") == []
+    near = run("store", "erase", path, "--document", "harbor.txt", status=3)["error"]["hint"]
+    assert near == "did you mean document 'harbour.txt'?"
+    assert "silo store list" in run("store", "erase", path, "--owner", "zzz", status=3)["error"]["hint"]
+
+
+def test_allow_takes_the_id_of_the_record(model: Path, tmp_path: Path, run: Any) -> None:
+    path = str(tmp_path / "s")
+    run("store", "create", path, "--model", str(model))
+    (tmp_path / "notes").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "notes" / f"{name}.txt").write_text(f"A note about the {name} harbour and its many ships.")
+    run("store", "add", path, "--folder", str(tmp_path / "notes"))
+    run("store", "erase", path, "--document", "one.txt")
+    assert run("store", "add", path, "--folder", str(tmp_path / "notes"))["added"] == 0
+    assert run("store", "allow", path, "--document", "three.txt", status=3)["error"]["code"] == "nothing-selected"
+    assert run("store", "allow", path, "--document", "one.txt")["was_kept_out"] is True
+    assert run("store", "add", path, "--folder", str(tmp_path / "notes"))["added"] == 1

@@ -235,7 +235,8 @@ def _list(arguments: argparse.Namespace) -> int:
     store = open_store(Path(arguments.path))
     documents = list(store.documents(selector if selector else None))
     if selector and not documents:
-        raise _nothing_selected(store, selector)
+        missing = _nothing_selected(store, selector)
+        show.say(f"{missing.message}: {missing.hint}" if missing.hint else missing.message, quiet=arguments.quiet)
     _show_documents(documents, as_json=arguments.json)
     return 0
 
