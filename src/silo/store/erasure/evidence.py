@@ -79,8 +79,9 @@ def _sealed(before: Promise | None, content: Mapping[str, Any]) -> Promise:
 
 def _follow(promise: Promise, kind: str, content: Mapping[str, Any]) -> None:
     if kind == "announced":
-        promise.generations += [content["generation"]] if "generation" in content else []
-        promise.suppressions += [content["suppression"]] if "suppression" in content else []
+        for states, name in ((promise.generations, "generation"), (promise.suppressions, "suppression")):
+            if name in content and content[name] != states[-1]:  # who recovers announces the same once more
+                states.append(content[name])
     elif kind == "erase-accepted":
         promise.accepted = True
     elif kind == "erased":
