@@ -35,3 +35,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="silo-test-", dir=_MEMORY))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no process waits for it in the end."""
+    items.sort(key=lambda item: "test_every_answer_is_of_one_state" not in item.name)

@@ -274,3 +274,27 @@ def test_the_salts_of_a_receipt_are_never_on_the_disk(tmp_path: Path) -> None:
     (salt,) = done.salts.values()
     assert salt.encode() not in written
     assert done.documents[0].encode() in written
+
+
+@pytest.mark.parametrize("write", ["silo.store.manifest.write_manifest", "silo.store.erasure.suppression.write_atomic"])
+def test_whoever_recovers_may_die_at_the_same_place_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """Right after a change was announced in the log and before it is made."""
+    store = _store(tmp_path / "s")
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, cut)
+        with pytest.raises(Cut):
+            store.erase(Selector(document="n3"))
+        store.close()
+        for _ in range(3):
+            with pytest.raises(Cut):
+                Store.open(tmp_path / "s", SmallEncoder())
+    store = Store.open(tmp_path / "s", SmallEncoder())
+    assert "n3" not in {item.external_id for item in store.documents()}
+    assert store.verify().problems == ()
+    assert len(_receipts(tmp_path / "s")) == 1

@@ -82,8 +82,9 @@ def _sealed(before: Promise | None, content: Mapping[str, Any]) -> Promise:
 
 def _follow(promise: Promise, kind: str, content: Mapping[str, Any]) -> None:
     if kind == "announced":
-        promise.generations += [content["generation"]] if "generation" in content else []
-        promise.suppressions += [content["suppression"]] if "suppression" in content else []
+        for states, name in ((promise.generations, "generation"), (promise.suppressions, "suppression")):
+            if name in content and content[name] != states[-1]:  # who recovers announces the same once more
+                states.append(content[name])
     elif kind == "erase-accepted":
         promise.accepted = True
     elif kind == "erased":
@@ -281,19 +282,12 @@ def begin_log(paths: StorePaths) -> None:
 
 def announce_generation(log: AuditLog, generation: str) -> None:
     """Say which generation comes, before its manifest is written."""
-    _announce(log, "generation", generation)
+    log.append("announced", {"generation": generation})
 
 
 def announce_suppression(log: AuditLog, checksum: str) -> None:
     """Say which list comes, before it is written."""
-    _announce(log, "suppression", checksum)
-
-
-def _announce(log: AuditLog, part: str, mark: str) -> None:
-    """Say once what comes: who recovers, and is killed too, says it no second time, and what is there stays known."""
-    last = next((entry for entry in reversed(log.entries) if part in entry.content), None)
-    if last is None or last.kind not in ("announced", "sealed") or last.content[part] != mark:
-        log.append("announced", {part: mark})
+    log.append("announced", {"suppression": checksum})
 
 
 def note_backup(log: AuditLog, at: datetime) -> None:
