@@ -54,13 +54,8 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 
 reliability: setup ## kill builds and stores over and over, cut the power, break disks, flip bytes, fuzz parsers, and compare
 	SILO_KILLS=60 SILO_STORE_KILLS=1000 SILO_COMMAND_KILLS=60 SILO_HISTORIES=2000 SILO_FLIPS=1 SILO_ERASURES=500 \
-<<<<<<< HEAD
 		SILO_TOGETHER_SECONDS=600 SILO_POWER_CUTS=1200 SILO_BACKUPS=60 SILO_FUZZ=100000 SILO_FUZZ_IMPORTS=5000 \
-		$(BIN)/pytest tests/reliability -n 2 -rP
-=======
-		SILO_TOGETHER_SECONDS=600 SILO_POWER_CUTS=1200 SILO_FUZZ=100000 SILO_FUZZ_IMPORTS=5000 \
 		$(BIN)/pytest tests/reliability -n 2 --dist worksteal -rP
->>>>>>> history
 
 models: setup ## train the four models of the paper's comparison (about three hours, resumes) and write their table
 	$(BIN)/python benchmarks/models.py

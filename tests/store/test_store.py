@@ -368,3 +368,13 @@ def test_a_receipt_names_models_that_were_trained_on_the_same_text_under_another
     store.list_models = lambda names, texts: asked.append((list(names), dict(texts))) or ()  # type: ignore[func-returns-value]
     store.erase(Selector(document="d4"))
     assert asked == [([DOCUMENTS[4].id], {DOCUMENTS[4].id: text_hash(DOCUMENTS[4].text)})]
+
+
+def test_what_a_killed_writer_left_since_the_store_was_opened_is_no_damage(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    store.add([document("a", "A text about nothing in particular.")])
+    bucket = next((store.root / "data" / "buckets").iterdir())
+    left = bucket.with_name("root-0123456789abcdef.bucket")
+    left.write_bytes(bucket.read_bytes())
+    assert store.verify().problems == ()
+    assert not left.exists()

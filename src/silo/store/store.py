@@ -458,10 +458,22 @@ class Store:
         from silo.store.erasure.verify import verify
 
         pipeline = self._pipeline("encoding again") if keys else None
-        with self.reading() as view:
-            return verify(
-                view, paths=self.paths, builder=self._builder(), pipeline=pipeline, anchors=anchors, advance=advance
-            )
+        while True:
+            with self.reading() as view:
+                found = verify(
+                    view, paths=self.paths, builder=self._builder(), pipeline=pipeline, anchors=anchors, advance=advance
+                )
+            if not found.problems or not self._tidied():
+                return found
+
+    def _tidied(self) -> bool:
+        """Could something be finished that a writer left who was killed while we looked?"""
+        try:
+            before = self._has_left_overs(self._require_evidence())
+            self.recover()
+            return before and not self._has_left_overs(self._require_evidence())
+        except SiloError:
+            return False
 
     def anchor(self) -> str:
         """One line that names the whole history up to now: kept elsewhere, it tells an older copy of the store."""

@@ -184,34 +184,6 @@ def test_a_crash_between_the_data_and_the_seal_is_closed_and_is_no_rollback(root
     _refusal(root)
 
 
-class _Killed(BaseException):
-    """Stands for the end of a process."""
-
-
-@pytest.mark.parametrize(
-    "target", ["silo.store.erasure.suppression.write_atomic", "silo.store.manifest.write_manifest"]
-)
-def test_recoveries_that_are_killed_one_after_the_other_leave_a_store_that_opens(
-    root: Path, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
-    """Each says what it is about to write, and dies before it has."""
-
-    def die(*_: object, **__: object) -> None:
-        raise _Killed
-
-    def begin() -> None:
-        Store.open(root, SmallEncoder()).erase(Selector(document="d2"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target, die)
-        for attempt in (begin, *[lambda: Store.open(root, SmallEncoder())] * 3):
-            with pytest.raises(_Killed):
-                attempt()
-    store = Store.open(root, SmallEncoder())
-    assert [item.external_id for item in store.documents(Selector(document="d2"))] == []
-    assert store.verify().problems == ()
-
-
 def test_no_returned_document_is_answered_while_a_replay_is_cut_off(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
