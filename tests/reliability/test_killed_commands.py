@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from silo.inference.settings import load_settings, parse_method
+from silo.inference.settings import Settings, load_settings, parse_method, save_settings
 from silo.store.paths import StorePaths
 from silo.store.store import Store
 from silo.store.usage import statements
@@ -60,7 +60,7 @@ def test_killed_tuning_leaves_the_old_settings_or_the_new(nursery: Helper, folde
     seconds = _timed(nursery, folder, "tune")
     path, before = folder / "home" / "settings" / "tuned.json", tree(folder / "store")
     new = path.read_bytes()
-    old = new.replace(b'"store": "', b'"shop": "')
+    old = save_settings(folder / "home", "tuned", {"knn+ngram": Settings()}, {}).read_bytes()
     while kills < KILLS:
         path.write_bytes(old)
         done = _kill(nursery, folder, "tune", rng, seconds, 6)
