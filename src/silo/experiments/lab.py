@@ -9,6 +9,7 @@ on with the cell it was at, and a changed recipe measures only what has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,11 +28,15 @@ from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, Train
 from silo.search.knn.codec import CodecSettings
 
 RECIPES = Path(__file__).parent / "recipes"
+DEFAULT_CODEC = CodecSettings()
 T = TypeVar("T")
 
 
 class Lab:
-    """One folder of experiments over one folder of data; `recipes` may be those of `--quick`."""
+    """One folder of experiments over one folder of data.
+
+    `workers` build the corpus (0: one for each core), `codec` is how codecs are learned; both are for small labs.
+    """
 
     def __init__(
         self,
@@ -39,10 +44,13 @@ class Lab:
         data: Path,
         *,
         recipes: Path = RECIPES,
+        workers: int = 0,
+        codec: CodecSettings = DEFAULT_CODEC,
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes = folder.absolute(), data, recipes
+        self.workers, self.codec_settings = workers, codec
         self.talk, self.advance = talk, advance
 
     def recipe(self, name: str, kind: type[T]) -> T:
@@ -66,7 +74,8 @@ class Lab:
         counts = prepare_data(self.data, self.folder / "data", recipe)
         if not (self.folder / "corpus" / "manifest.json").exists():
             self.talk("corpus: licences, near duplicates, evaluation text kept out")
-            build(_corpus_recipe(recipe, list(counts)), self.folder / "corpus", base=self.folder, advance=self.advance)
+            corpus = replace(_corpus_recipe(recipe, list(counts)), workers=self.workers)
+            build(corpus, self.folder / "corpus", base=self.folder, advance=self.advance)
         return counts
 
     def corpus(self) -> Corpus:
@@ -96,7 +105,7 @@ class Lab:
             train(load_recipe(recipe_file, TrainRecipe), place, base=self.folder, advance=self.advance)
         if not (place / CODEC_FOLDER).exists():
             self.talk(f"model {name}: learn the codec of its keys from permitted text")
-            learn_codec(place, self.corpus(), CodecSettings(), key=key, advance=self.advance)
+            learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
 
     def store(self, model: str, domain: str, tokens: int = 0, *, variant: str = "") -> Path:
