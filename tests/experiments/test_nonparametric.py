@@ -26,7 +26,7 @@ def _write_recipe(lab: Lab, domains: str) -> None:
         domains = [{domains}]
         methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
         neighbours = 64
-        document_tokens = 50
+        sample = {{ document_tokens = 50 }}
         fine_tuning_epochs = {{ pdsw = 1.0 }}
         """,
     )

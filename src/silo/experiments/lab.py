@@ -8,7 +8,7 @@ on with the cell it was at, and a changed recipe measures only what has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,9 @@ from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, load_recipe
+from silo.records import Document
 from silo.search.knn.codec import CodecSettings
+from silo.text.tokenizer import load_tokenizer
 
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_CODEC = CodecSettings()
@@ -108,9 +110,10 @@ class Lab:
             learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
 
-    def store(self, model: str, domain: str, tokens: int = 0, *, variant: str = "") -> Path:
-        """A store of about so many tokens of a domain's train text (0: all), as the corpus holds it."""
-        name = "-".join(str(part) for part in (model, domain, tokens or "all", variant) if part)
+    def store(self, model: str, domain: str | Sequence[str], tokens: int = 0, *, variant: str = "") -> Path:
+        """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several."""
+        domains = [domain] if isinstance(domain, str) else list(domain)
+        name = "-".join(str(part) for part in (model, "+".join(domains), tokens or "all", variant) if part)
         place = self.folder / "stores" / name
         done = place / "filled"
         if not done.exists():
@@ -118,14 +121,14 @@ class Lab:
             place.parent.mkdir(parents=True, exist_ok=True)
             source = self.model(model)
             store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, source)
-            store.add(self._documents(domain, tokens, source), advance=self.advance)
+            for one in domains:
+                store.add(self.documents(one, tokens, source), advance=self.advance)
             store.close()
             done.touch()
         return place
 
-    def _documents(self, domain: str, tokens: int, model: Path) -> Any:
-        from silo.text.tokenizer import load_tokenizer
-
+    def documents(self, domain: str, tokens: int, model: Path) -> Iterator[Document]:
+        """The first documents of a domain's train text that have about so many tokens of the model (0: all)."""
         tokenizer, size = load_tokenizer(str(model / "tokenizer.json")), 0
         for document in self.corpus().documents(domains=[domain]):
             if tokens and size >= tokens:
