@@ -11,16 +11,13 @@ from silo.experiments.lab import Lab
 from silo.experiments.report import write_report
 from silo.experiments.result import load_result
 from silo.experiments.run import run_experiment
-from tests.experiments.small import make_lab
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    return make_lab(tmp_path, monkeypatch)
+from tests.experiments.small import write_recipe
 
 
 def _write_recipe(lab: Lab, domains: str) -> None:
-    (lab.recipes / "nonparametric.toml").write_text(
+    write_recipe(
+        lab,
+        "nonparametric",
         f"""
         question = "Does it run?"
         paper = "tab:none"
@@ -29,9 +26,9 @@ def _write_recipe(lab: Lab, domains: str) -> None:
         domains = [{domains}]
         methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
         neighbours = 64
-        document_tokens = 50
+        sample = {{ document_tokens = 50 }}
         fine_tuning_epochs = {{ pdsw = 1.0 }}
-        """
+        """,
     )
 
 
@@ -53,20 +50,20 @@ def test_from_data_to_page(lab: Lab, tmp_path: Path) -> None:
         "reference + knn+ngram",
     } <= set(rows)
     assert result.plot.startswith(b"\x89PNG")
-    assert write_report(lab.folder / "results", tmp_path / "page") == ["nonparametric"]
+    assert "nonparametric" in write_report(lab.folder / "results", tmp_path / "page")
     page = (tmp_path / "page" / "report.html").read_text()
     assert result.answer in page and "http" not in page
     assert "report-nonparametric.png" in (tmp_path / "page" / "report.md").read_text()
 
 
-def test_a_run_goes_on_where_it_was(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_where_it_was(lab: Lab) -> None:
     _write_recipe(lab, '"notes"')
     first, _ = run_experiment(lab, "nonparametric")
-    _write_recipe(lab, '"notes", "mail"')
+    _write_recipe(lab, '"notes", "laws"')
     told: list[str] = []
     again = Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append)
     second, _ = run_experiment(again, "nonparametric")
-    assert [text.partition(":")[0] for text in told] == ["store pdsw-mail-all", "perplexity"]
+    assert [text.partition(":")[0] for text in told] == ["store pdsw-laws-all", "perplexity"]
     assert second.facts["domains"]["pdsw"]["notes"] == first.facts["domains"]["pdsw"]["notes"]
 
 

@@ -40,6 +40,7 @@ MATCHES = {"0": (0, 0), "1-4": (1, 4), "5-8": (5, 8), "9-12": (9, 12), "13+": (1
 """Tokens by the longest stretch before them that the store holds, in tokens."""
 CLEAN = ("0", "1-4", "5-8", "9-12")
 ANY = "any"
+_WINDOWS = Windows()
 IN, NEAR, OUT, UNKNOWN = "in", "near", "out", "unknown"
 
 
@@ -83,6 +84,11 @@ def read_domains(files: Iterable[Path], tokenizer: Tokenizer, limits: TextLimits
     return {domain: _join(domain, documents) for domain, documents in sorted(parts.items())}
 
 
+def read_domain(file: Path, domain: str, tokenizer: Tokenizer, *, tokens: int, document_tokens: int) -> DomainText:
+    """The documents of one domain; the limits are those of `TextLimits`."""
+    return read_domains([file], tokenizer, TextLimits(tokens, document_tokens))[domain]
+
+
 def _join(domain: str, documents: Sequence[tuple[str, TokenStream]]) -> DomainText:
     streams = [stream for _, stream in documents]
     whole = TokenStream(
@@ -111,7 +117,10 @@ class DomainScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contestants:
-    """What is compared on every domain. `encoder` makes the stores' keys; references have the model's tokenizer."""
+    """What is compared on every domain. `encoder` makes the stores' keys; references have the model's tokenizer.
+
+    `windows` are what a model reads at once, with RIC the passages included.
+    """
 
     model: LanguageModel
     stores: Sequence[Store]
@@ -121,6 +130,7 @@ class Contestants:
     settings: Mapping[str, Settings] = field(default_factory=dict)
     neighbours: int = 1024
     fine_tuning: FineTuning | None = None
+    windows: Windows = _WINDOWS
 
 
 def score_domain(
@@ -180,7 +190,7 @@ class _Scoring:
 
     def _predictor(self, model: LanguageModel, method: frozenset[str]) -> Predictor:
         contest = self.contestants
-        return Predictor(
+        predictor = Predictor(
             model,
             contest.stores if method else (),
             method=method,
@@ -189,16 +199,19 @@ class _Scoring:
             encoder=contest.encoder if "knn" in method else None,
             context=None,
         )
+        predictor.windows = contest.windows.within(model.context)
+        return predictor
 
     def _observe(self, predictor: Predictor) -> Observations:
         return observe(predictor, self.scores.text.stream.ids, advance=self.advance)
 
     def _ric(self, model: LanguageModel, name: str, method: str, chosen: Mapping[str, Settings]) -> None:
-        """Passages before the text, and the model alone with as much context as they leave it."""
+        """Passages before the text, in an input as long as that of the model alone, and the model alone with as much
+        context as they leave it."""
         settings = chosen.get(method.removeprefix("ric+"), Settings())
         predictor = self._predictor(model, parse_method(method))
         predictor.settings = settings
-        provider = RicContext(model.context, settings.ric, model.tokenizer)
+        provider = RicContext(predictor.windows.length, settings.ric, model.tokenizer)
         predictor.context = provider
         observed = self._timed(_row(name, method), lambda: self._observe(predictor))
         self._add(_row(name, method), observed.probabilities(parse_method(method) - {"ric"}, settings))
@@ -237,9 +250,7 @@ class _Scoring:
         self._add("fine-tuned", self._observe(self._predictor(adapted, frozenset())).lm)
 
     def _add(self, row: str, probabilities: Floats) -> None:
-        logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-        logs[:1] = 0.0
-        self.scores.logs[row] = logs
+        self.scores.logs[row] = _logs(probabilities)
 
     def _timed(self, row: str, work: Any) -> Any:
         begun = time.perf_counter()
@@ -352,6 +363,21 @@ class DomainSums:
         )
 
 
+def sum_rows(text: DomainText, probabilities: Mapping[str, Floats]) -> DomainSums:
+    """Rows that were scored elsewhere: the probability of every token of a text."""
+    matches = np.full(len(text.documents), -1, dtype=np.int64)
+    return DomainSums.of(
+        DomainScores(text, UNKNOWN, matches, {row: _logs(found) for row, found in probabilities.items()})
+    )
+
+
+def _logs(probabilities: Floats) -> Floats:
+    """Natural logarithms; the first token of all has nothing to be predicted from."""
+    logs: Floats = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    logs[:1] = 0.0
+    return logs
+
+
 class DomainFigures:
     """Figures of the rows of one domain; all vectors share the draws of documents."""
 
@@ -370,6 +396,11 @@ class DomainFigures:
     def bits_per_byte(self, row: str) -> Floats:
         sizes = np.maximum(self._resamples.total(self.sums.sizes), 1)
         figure: Floats = -self._total(self.sums.logs[row], ()) / math.log(2) / sizes
+        return figure
+
+    def mean(self, sums: Floats) -> Floats:
+        """Of anything that was added up over the tokens of every document: its mean over tokens."""
+        figure: Floats = self._resamples.total(sums) / np.maximum(self._total(self.sums.tokens, ()), 1)
         return figure
 
     def gap_closed(self, row: str, reference: str, matches: Sequence[str] = ()) -> Floats:
@@ -432,6 +463,10 @@ class DomainFigures:
         ]
 
 
-def average_gap_closed(figures: Sequence[DomainFigures], row: str, matches: Sequence[str] = ()) -> Estimate:
-    """The mean over domains of how much of the gap a row closes; the domains' draws are independent."""
+def average_gap_closed(figures: Sequence[DomainFigures], row: str, *, clean: bool = False) -> Estimate:
+    """The mean over domains of how much of the gap a row closes, of all tokens or of those without a long match.
+
+    The domains' draws are independent.
+    """
+    matches = CLEAN if clean else ()
     return Estimate.of(np.mean([item.gap_closed(row, REFERENCE, matches) for item in figures], axis=0))

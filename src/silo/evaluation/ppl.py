@@ -11,7 +11,6 @@ from typing import Any
 
 from silo.errors import SiloError
 from silo.evaluation.perplexity import (
-    CLEAN,
     METHODS,
     PLAIN,
     REFERENCE,
@@ -171,7 +170,7 @@ def _report(figures: Sequence[DomainFigures], notes: list[str]) -> dict[str, Any
     averages = {
         row: {
             "all": average_gap_closed(figures, row).as_json(),
-            "clean": average_gap_closed(figures, row, CLEAN).as_json(),
+            "clean": average_gap_closed(figures, row, clean=True).as_json(),
         }
         for row in (rows if with_reference else [])
         if all(row in item.rows for item in figures)

@@ -8,7 +8,8 @@ on with the cell it was at, and a changed recipe measures only what has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +25,20 @@ from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, load_recipe
+from silo.records import Document
 from silo.search.knn.codec import CodecSettings
+from silo.text.tokenizer import load_tokenizer
 
 RECIPES = Path(__file__).parent / "recipes"
+DEFAULT_CODEC = CodecSettings()
 T = TypeVar("T")
 
 
 class Lab:
-    """One folder of experiments over one folder of data; `recipes` may be those of `--quick`."""
+    """One folder of experiments over one folder of data.
+
+    `workers` build the corpus (0: one for each core), `codec` is how codecs are learned; both are for small labs.
+    """
 
     def __init__(
         self,
@@ -39,10 +46,13 @@ class Lab:
         data: Path,
         *,
         recipes: Path = RECIPES,
+        workers: int = 0,
+        codec: CodecSettings = DEFAULT_CODEC,
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes = folder.absolute(), data, recipes
+        self.workers, self.codec_settings = workers, codec
         self.talk, self.advance = talk, advance
 
     def recipe(self, name: str, kind: type[T]) -> T:
@@ -66,7 +76,8 @@ class Lab:
         counts = prepare_data(self.data, self.folder / "data", recipe)
         if not (self.folder / "corpus" / "manifest.json").exists():
             self.talk("corpus: licences, near duplicates, evaluation text kept out")
-            build(_corpus_recipe(recipe, list(counts)), self.folder / "corpus", base=self.folder, advance=self.advance)
+            corpus = replace(_corpus_recipe(recipe, list(counts)), workers=self.workers)
+            build(corpus, self.folder / "corpus", base=self.folder, advance=self.advance)
         return counts
 
     def corpus(self) -> Corpus:
@@ -96,12 +107,13 @@ class Lab:
             train(load_recipe(recipe_file, TrainRecipe), place, base=self.folder, advance=self.advance)
         if not (place / CODEC_FOLDER).exists():
             self.talk(f"model {name}: learn the codec of its keys from permitted text")
-            learn_codec(place, self.corpus(), CodecSettings(), key=key, advance=self.advance)
+            learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
 
-    def store(self, model: str, domain: str, tokens: int = 0, *, variant: str = "") -> Path:
-        """A store of about so many tokens of a domain's train text (0: all), as the corpus holds it."""
-        name = "-".join(str(part) for part in (model, domain, tokens or "all", variant) if part)
+    def store(self, model: str, domain: str | Sequence[str], tokens: int = 0, *, variant: str = "") -> Path:
+        """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several."""
+        domains = [domain] if isinstance(domain, str) else list(domain)
+        name = "-".join(str(part) for part in (model, "+".join(domains), tokens or "all", variant) if part)
         place = self.folder / "stores" / name
         done = place / "filled"
         if not done.exists():
@@ -109,14 +121,14 @@ class Lab:
             place.parent.mkdir(parents=True, exist_ok=True)
             source = self.model(model)
             store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, source)
-            store.add(self._documents(domain, tokens, source), advance=self.advance)
+            for one in domains:
+                store.add(self.documents(one, tokens, source), advance=self.advance)
             store.close()
             done.touch()
         return place
 
-    def _documents(self, domain: str, tokens: int, model: Path) -> Any:
-        from silo.text.tokenizer import load_tokenizer
-
+    def documents(self, domain: str, tokens: int, model: Path) -> Iterator[Document]:
+        """The first documents of a domain's train text that have about so many tokens of the model (0: all)."""
         tokenizer, size = load_tokenizer(str(model / "tokenizer.json")), 0
         for document in self.corpus().documents(domains=[domain]):
             if tokens and size >= tokens:

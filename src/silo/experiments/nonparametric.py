@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from silo.evaluation.perplexity import (
-    CLEAN,
-    PLAIN,
-    REFERENCE,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    TextLimits,
-    average_gap_closed,
-    read_domains,
-    score_domain,
-)
+from silo.evaluation.perplexity import PLAIN, REFERENCE, DomainFigures, average_gap_closed
 from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
-from silo.lm.model import LanguageModel
-from silo.lm.training.finetune import FineTuning
-from silo.pairing import find_key_encoder, open_store
+from silo.experiments.measure import Sample, Setup, known_domains, measure
+from silo.experiments.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 
 PAPER = {"knn": 91, "ric": 27}
 """Per cent of the gap that the paper's methods close."""
@@ -47,9 +33,7 @@ class Recipe:
     domains: tuple[str, ...]
     methods: tuple[str, ...]
     neighbours: int = 1024
-    test_tokens: int = 40_000
-    validation_tokens: int = 40_000
-    document_tokens: int = 2_000
+    sample: Sample = field(default_factory=Sample)
     store_tokens: dict[str, int] = field(default_factory=dict)
     fine_tuning_epochs: dict[str, float] = field(default_factory=dict)
 
@@ -57,9 +41,12 @@ class Recipe:
 def run(lab: Lab, name: str) -> Result:
     """Every model on every domain of the data that the recipe names."""
     recipe = lab.recipe(name, Recipe)
-    domains = [domain for domain in recipe.domains if domain in lab.sizes] or list(lab.sizes)
+    domains = known_domains(lab, recipe.domains)
     figures = {
-        model: [DomainFigures(measure(lab, recipe, model, domain), seed=at) for at, domain in enumerate(domains)]
+        model: [
+            DomainFigures(measure(lab, domain, _setup(lab, recipe, model, domain)), seed=at)
+            for at, domain in enumerate(domains)
+        ]
         for model in recipe.models
     }
     return Result(
@@ -74,51 +61,17 @@ def run(lab: Lab, name: str) -> Result:
     )
 
 
-def measure(
-    lab: Lab, recipe: Recipe, model: str, domain: str, *, store_tokens: int | None = None, methods: Sequence[str] = ()
-) -> DomainSums:
-    """One model on one domain with a store of that domain's train text."""
-    tokens = recipe.store_tokens.get(model, 0) if store_tokens is None else store_tokens
-    language_model, store_place = lab.model(model), lab.store(model, domain, tokens)
-    references = [recipe.reference] if recipe.reference and _same_tokenizer(lab, model, recipe.reference) else []
-    epochs = recipe.fine_tuning_epochs.get(model, 0.0)
-    key = {
-        "model": LanguageModel.open(language_model).fingerprint,
-        "store": open_store(store_place).digest(),
-        "references": [LanguageModel.open(lab.model(name)).fingerprint for name in references],
-        "methods": list(methods or recipe.methods),
-        "neighbours": recipe.neighbours,
-        "epochs": epochs,
-        "limits": [recipe.test_tokens, recipe.validation_tokens, recipe.document_tokens],
-        "domain": domain,
-    }
-
-    def score() -> dict[str, Any]:
-        opened, store = LanguageModel.open(language_model), open_store(store_place)
-        contestants = Contestants(
-            opened,
-            [store],
-            find_key_encoder(opened, [store], None),
-            methods or recipe.methods,
-            dict(zip([REFERENCE], [LanguageModel.open(lab.model(name)) for name in references], strict=False)),
-            neighbours=recipe.neighbours,
-            fine_tuning=FineTuning(epochs=epochs) if epochs else None,
-        )
-        texts = {
-            split: read_domains(
-                [lab.text_file(domain, split)], opened.tokenizer, TextLimits(most, recipe.document_tokens)
-            )[domain]
-            for split, most in (("test", recipe.test_tokens), ("validation", recipe.validation_tokens))
-        }
-        scores = score_domain(contestants, texts["test"], texts["validation"].stream, advance=lab.advance)
-        return DomainSums.of(scores).as_json()
-
-    return DomainSums.from_json(lab.cell("perplexity", key, score))
-
-
-def _same_tokenizer(lab: Lab, *names: str) -> bool:
-    files = [Path(lab.model(name) / "tokenizer.json").read_bytes() for name in names]
-    return all(content == files[0] for content in files)
+def _setup(lab: Lab, recipe: Recipe, model: str, domain: str) -> Setup:
+    """A model with a store of the domain's train text."""
+    return Setup(
+        model,
+        (lab.store(model, domain, recipe.store_tokens.get(model, 0)),),
+        recipe.methods,
+        recipe.sample,
+        recipe.reference,
+        recipe.neighbours,
+        fine_tuning_epochs=recipe.fine_tuning_epochs.get(model, 0.0),
+    )
 
 
 def _answer(figures: dict[str, list[DomainFigures]]) -> str:
@@ -127,7 +80,7 @@ def _answer(figures: dict[str, list[DomainFigures]]) -> str:
     for model, items in figures.items():
         row = "knn+ngram" if "knn+ngram" in items[0].rows else items[0].rows[-1]
         if REFERENCE in items[0].rows:
-            closed, clean = (average_gap_closed(items, row, matches).as_json() for matches in ((), CLEAN))
+            closed, clean = (average_gap_closed(items, row, clean=only).as_json() for only in (False, True))
             parts.append(
                 f"{model} with {row} closes {show_estimate(closed, 0, 100)} % of the gap, "
                 f"{show_estimate(clean, 0, 100)} % on tokens without a long match"
@@ -149,7 +102,7 @@ def _averages(figures: dict[str, list[DomainFigures]]) -> Table:
                 or any(row not in item.rows for item in items)
             ):
                 continue
-            whole, clean = (average_gap_closed(items, row, matches).as_json() for matches in ((), CLEAN))
+            whole, clean = (average_gap_closed(items, row, clean=only).as_json() for only in (False, True))
             paper = str(PAPER.get(row, ""))
             rows.append((model, row, show_estimate(whole, 0, 100), show_estimate(clean, 0, 100), paper))
     columns = ("model", "row", "all tokens", "longest match at most 12 tokens", "paper")
@@ -197,13 +150,8 @@ def _plot(figures: dict[str, list[DomainFigures]]) -> bytes:
         rows = [row for row in items[0].rows if row != PLAIN and "context of" not in row]
         for at, row in enumerate(rows):
             found = [item.as_json()["rows"].get(row, {}).get("ratio_to_lm") for item in items]
-            places = [place + 0.8 * (at - len(rows) / 2) / len(rows) for place, one in enumerate(found) if one]
-            values = [one["value"] for one in found if one]
-            errors = [
-                [one["value"] - one["low"] for one in found if one],
-                [one["high"] - one["value"] for one in found if one],
-            ]
-            axes.errorbar(places, values, errors, fmt="o", markersize=4, label=row, color=ACCENTS[at % len(ACCENTS)])
+            places = [place + 0.8 * (at - len(rows) / 2) / len(rows) for place in range(len(found))]
+            draw_estimates(axes, places, found, label=row, color=ACCENTS[at % len(ACCENTS)])
         axes.axhline(1.0, color="#999999", linewidth=0.8)
         axes.set_xticks(range(len(items)), [item.sums.domain for item in items], rotation=20, ha="right")
         axes.set_ylabel("perplexity / that of the model alone")

@@ -72,6 +72,28 @@ def figure_png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
+def draw_estimates(
+    axes: Any,
+    places: Sequence[float],
+    estimates: Sequence[dict[str, Any] | None],
+    *,
+    across: bool = False,
+    **style: Any,
+) -> None:
+    """Values with error bars, which lie on their side if `across`; those that are not defined are left out."""
+    found = [(place, one) for place, one in zip(places, estimates, strict=True) if one and one["value"] is not None]
+    values = [one["value"] for _, one in found]
+    errors = [[_distance(one, end) for _, one in found] for end in ("low", "high")]
+    at = [place for place, _ in found]
+    position = (values, at) if across else (at, values)
+    style = {"fmt": "o", "markersize": 4, "linewidth": 1.2, **style}
+    axes.errorbar(*position, **{"xerr" if across else "yerr": errors}, **style)
+
+
+def _distance(estimate: dict[str, Any], end: str) -> float:
+    return 0.0 if estimate[end] is None else max(0.0, abs(estimate[end] - estimate["value"]))
+
+
 def show_estimate(found: dict[str, Any] | None, digits: int = 1, scale: float = 1.0) -> str:
     """A value with its interval, for a table."""
     if not found or found["value"] is None:

@@ -9,7 +9,15 @@ from silo.errors import SiloError
 from silo.experiments.lab import Lab
 from silo.experiments.result import Result, save_result
 
-EXPERIMENTS = {"nonparametric": "nonparametric"}
+EXPERIMENTS = {
+    "nonparametric": "nonparametric",
+    "scaling": "scaling",
+    "gap": "ablation",
+    "merged": "ablation",
+    "ric-variants": "ric",
+    "fair-ric": "ric",
+    "approximation": "approximation",
+}
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 
 

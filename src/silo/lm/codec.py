@@ -77,17 +77,35 @@ def learn_codec(
     of them, at less cost.
     """
     model_root = model_root.resolve()
-    manifest = open_manifest(model_root)
-    permit = Permit.for_codec(manifest)
-    corpus.verify()
     model = LanguageModel.open(model_root)
     key = key or model.choose_key()
-    sample, seen = _sample_keys(DocumentEncoder(model, key), corpus, permit, keys, advance)
+    sample, seen = _permitted_keys(model, corpus, key, keys, advance)
+    codec = learn_from(sample, settings, advance=advance)
+    _install(model_root, {**open_manifest(model_root), "codec_key": key}, codec, seen)
+    return codec
+
+
+def sample_keys(
+    model_root: Path, corpus: Corpus, *, key: Key, keys: int = 200_000, advance: Advance = lambda *_: None
+) -> Keys:
+    """The keys that `learn_codec` learns from; nothing is written."""
+    return _permitted_keys(LanguageModel.open(model_root.resolve()), corpus, key, keys, advance)[0]
+
+
+def learn_from(sample: Keys, settings: CodecSettings, *, advance: Advance = lambda *_: None) -> Codec:
+    """A codec of some keys; where the settings leave the number of dimensions open, half of them are kept."""
     if settings.rotation != "none" and not settings.dimensions:
         settings = replace(settings, dimensions=max(sample.shape[1] // 2, settings.code_bytes))
-    codec = Codec.learn(sample, settings, advance=advance)
-    _install(model_root, {**manifest, "codec_key": key}, codec, seen)
-    return codec
+    return Codec.learn(sample, settings, advance=advance)
+
+
+def _permitted_keys(
+    model: LanguageModel, corpus: Corpus, key: Key, wanted: int, advance: Advance
+) -> tuple[Keys, list[_Sampled]]:
+    """Keys of text that may shape a codec for this model; the corpus must be what its manifest says."""
+    permit = Permit.for_codec(open_manifest(model.root))
+    corpus.verify()
+    return _sample_keys(DocumentEncoder(model, key), corpus, permit, wanted, advance)
 
 
 def _sample_keys(

@@ -1,0 +1,174 @@
+"""One measurement of perplexity: a model with stores on a domain's test text, settings from its validation text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.errors import SiloError
+from silo.evaluation.intervals import Estimate
+from silo.evaluation.perplexity import (
+    REFERENCE,
+    Contestants,
+    DomainFigures,
+    DomainSums,
+    DomainText,
+    read_domain,
+    score_domain,
+)
+from silo.experiments.lab import Lab
+from silo.inference.settings import Settings, parse_method
+from silo.lm.manifest import model_fingerprint, open_manifest
+from silo.lm.model import LanguageModel
+from silo.lm.training.finetune import FineTuning
+from silo.lm.windows import Windows
+from silo.pairing import KeyEncoder, find_key_encoder, open_store
+from silo.store.store import Store
+from silo.store.view import PROBES
+
+NEIGHBOURS = WINDOW = 1024
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How much text of a domain is scored and tuned on: whole documents, each cut to its first `document_tokens`."""
+
+    test_tokens: int = 40_000
+    validation_tokens: int = 40_000
+    document_tokens: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is scored. `neighbours` is the most of them that tuning may choose, `window` what the LM reads at once."""
+
+    model: str
+    stores: tuple[Path, ...]
+    methods: tuple[str, ...]
+    sample: Sample = field(default_factory=Sample)
+    reference: str = ""
+    neighbours: int = NEIGHBOURS
+    probes: int = PROBES
+    window: int = WINDOW
+    fine_tuning_epochs: float = 0.0
+
+
+def known_domains(lab: Lab, wanted: Iterable[str]) -> list[str]:
+    """Those of the domains that the data has; all of its domains where it has none of them."""
+    return [domain for domain in wanted if domain in lab.sizes] or list(lab.sizes)
+
+
+def fingerprint_of(lab: Lab, model: str) -> str:
+    """Names the function that a model computes."""
+    return model_fingerprint(open_manifest(lab.model(model)))
+
+
+def store_digest(place: Path) -> str:
+    """Names what a store holds."""
+    return open_store(place).digest()
+
+
+def store_size(place: Path) -> int:
+    """The tokens of a store."""
+    with open_store(place).reading() as view:
+        return int(view.generation.totals["tokens"])
+
+
+def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: Sample) -> DomainText:
+    """The text of a split that is scored or tuned on."""
+    most = sample.test_tokens if split == "test" else sample.validation_tokens
+    file = lab.text_file(domain, split)
+    return read_domain(file, domain, model.tokenizer, tokens=most, document_tokens=sample.document_tokens)
+
+
+def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
+    """All rows of one setup on one domain, now or in an earlier run."""
+    references = [setup.reference] if setup.reference and _same_tokenizer(lab, setup.model, setup.reference) else []
+    key = {
+        "model": fingerprint_of(lab, setup.model),
+        "stores": [store_digest(place) for place in setup.stores],
+        "references": [fingerprint_of(lab, name) for name in references],
+        "methods": list(setup.methods),
+        "search": [setup.neighbours, setup.probes],
+        "window": setup.window,
+        "epochs": setup.fine_tuning_epochs,
+        "sample": asdict(setup.sample),
+        "domain": domain,
+    }
+
+    def score() -> dict[str, Any]:
+        model, stores = LanguageModel.open(lab.model(setup.model)), [open_store(place) for place in setup.stores]
+        windows = Windows(setup.window, setup.window // 2)
+        contestants = Contestants(
+            model,
+            stores,
+            _key_encoder(model, stores, setup.methods, windows),
+            setup.methods,
+            dict.fromkeys([REFERENCE] * len(references), LanguageModel.open(lab.model(setup.reference or setup.model))),
+            {_searches(setup.methods): Settings(k=setup.neighbours, probes=setup.probes)},
+            neighbours=setup.neighbours,
+            fine_tuning=FineTuning(epochs=setup.fine_tuning_epochs) if setup.fine_tuning_epochs else None,
+            windows=windows,
+        )
+        test, validation = (read_text(lab, domain, split, model, setup.sample) for split in ("test", "validation"))
+        return DomainSums.of(score_domain(contestants, test, validation.stream, advance=lab.advance)).as_json()
+
+    return DomainSums.from_json(lab.cell("perplexity", key, score))
+
+
+def _key_encoder(
+    model: LanguageModel, stores: Sequence[Store], methods: Sequence[str], windows: Windows
+) -> KeyEncoder | None:
+    if not any("knn" in parse_method(method) for method in methods):
+        return None
+    encoder = find_key_encoder(model, stores, None)
+    return replace(encoder, windows=windows.within(encoder.model.context))
+
+
+def _searches(methods: Sequence[str]) -> str:
+    """The name under which settings of all searches are given."""
+    return "+".join(sorted({part for method in methods for part in parse_method(method)} - {"ric"}))
+
+
+def _same_tokenizer(lab: Lab, *names: str) -> bool:
+    files = [(lab.model(name) / "tokenizer.json").read_bytes() for name in names]
+    return all(content == files[0] for content in files)
+
+
+def join_rows(parts: Sequence[DomainSums]) -> DomainSums:
+    """Rows that were measured one by one on the same text."""
+    first = parts[0]
+    for part in parts:
+        require_same_text(first, part)
+    return replace(first, logs={row: logs for part in parts for row, logs in part.logs.items()})
+
+
+def require_same_text(one: DomainSums, other: DomainSums) -> None:
+    """Refuse to compare perplexities of different tokens."""
+    if one.labels != other.labels or not np.array_equal(one.tokens.sum(axis=0), other.tokens.sum(axis=0)):
+        raise SiloError("store-mismatch", f"{one.domain} was cut into other tokens: perplexities do not compare")
+
+
+def ratio(one: DomainFigures, row: str, base: DomainFigures, base_row: str) -> Floats:
+    """One perplexity as a multiple of another on the same text, draw by draw."""
+    require_same_text(one.sums, base.sums)
+    figure: Floats = one.perplexity(row) / base.perplexity(base_row)
+    return figure
+
+
+def mean_ratio(ratios: Sequence[Floats]) -> Floats:
+    """The geometric mean over domains, whose draws are independent."""
+    figure: Floats = np.exp(np.mean([np.log(item) for item in ratios], axis=0))
+    return figure
+
+
+def as_json(figure: Floats) -> dict[str, float | None]:
+    """A figure's value and interval."""
+    return Estimate.of(figure).as_json()
