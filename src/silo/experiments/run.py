@@ -9,7 +9,15 @@ from silo.errors import SiloError
 from silo.experiments.lab import Lab
 from silo.experiments.result import Result, save_result
 
-EXPERIMENTS = {"nonparametric": "nonparametric"}
+EXPERIMENTS = {
+    "corpus-stats": "corpus",
+    "ngram-overlap": "corpus",
+    "parametric": "parametric",
+    "nonparametric": "nonparametric",
+    "models": "training",
+    "upsampling": "training",
+    "no-code": "training",
+}
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 
 
