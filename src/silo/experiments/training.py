@@ -35,8 +35,8 @@ from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count
 from silo.recipe import TrainRecipe
 
-DIFFERENCES = """Models of 5M parameters and a few million tokens, one seed: small differences may turn around at another
-size. Only validation text is scored."""
+DIFFERENCES = """Models of 5M parameters and a few million tokens, one seed: small differences may turn around at
+another size. Only validation text is scored."""
 
 
 @dataclass(frozen=True, slots=True)
