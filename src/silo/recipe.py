@@ -121,9 +121,9 @@ class TrainRecipe:
     from `tokenizer_tiers` if models of several tiers are to share one, else from `tiers`. `tokenizer_provenance` states
     what a named one was learned from, if it is neither that of a model trained here nor plain bytes. With `shard`,
     the processes of a run divide weights and optimiser among them; one process has nothing to divide. Domains share the
-    tokens by size, raised to the power `balance`: at 0 each gets the same, whatever its size. `optimiser` is `adamw`,
-    or `muon` for the matrices inside the layers; `dtype` is what matrices are multiplied in, `auto` being bfloat16
-    where the processor has it.
+    tokens by size, raised to the power `balance`: at 0 each gets the same, whatever its size; those of `exclude` get
+    none. `optimiser` is `adamw`, or `muon` for the matrices inside the layers; `dtype` is what matrices are multiplied
+    in, `auto` being bfloat16 where the processor has it.
     """
 
     corpus: str
@@ -147,6 +147,7 @@ class TrainRecipe:
     clip: float = 1.0
     reweigh: bool = True
     balance: float = 1.0
+    exclude: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
     validation_tokens: int = 100_000
     evaluate_every: int = 500_000
@@ -161,13 +162,17 @@ class TrainRecipe:
 
 def load_recipe(path: Path, kind: type[T]) -> T:
     """Read a TOML file as a recipe of the given kind."""
+    return parse_recipe(read_toml(path), kind, where=path.name)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SiloError("recipe-missing", f"there is no recipe at {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SiloError("recipe-syntax", f"{path}: {error}") from None
-    return parse_recipe(content, kind, where=path.name)
 
 
 def parse_recipe(content: Mapping[str, Any], kind: type[T], *, where: str) -> T:

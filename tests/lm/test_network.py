@@ -47,7 +47,7 @@ def test_largest_preset_is_the_papers_network() -> None:
 
 
 def test_unknown_preset_is_refused_with_the_names() -> None:
-    with pytest.raises(SiloError, match="demo, small"):
+    with pytest.raises(SiloError, match="demo, demo-deep"):
         find_preset("huge")
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
 from silo.errors import SiloError
+
+if TYPE_CHECKING:
+    from silo.experiments.lab import Lab
+    from silo.progress import Advance
 
 
 def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -17,27 +21,24 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", metavar="NAME", help="one of those in docs/experiments.md, or report")
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
-    parser.add_argument("--work", default="build/experiments", metavar="DIR", help="where everything is made and kept")
-    parser.add_argument("--out", default="docs/results", metavar="DIR", help="where the report goes")
+    parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
+    parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
+    parser.add_argument("--out", metavar="DIR", help="where the report goes; docs/results without it")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from silo.experiments.lab import Lab
     from silo.experiments.report import write_report
     from silo.experiments.run import run_experiment
 
-    work = Path(arguments.work)
+    work = Path(arguments.work or ("build/experiments-quick" if arguments.quick else "build/experiments"))
     if arguments.name == "report":
-        names = write_report(work / "results", Path(arguments.out))
-        show.facts("report", {"experiments": names, "page": f"{arguments.out}/report.html"}, as_json=arguments.json)
+        out = Path(arguments.out or (work / "report" if arguments.quick else "docs/results"))
+        names = write_report(work / "results", out)
+        show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
-    data = Path(arguments.data or "../shared/data")
-    if not data.is_dir():
-        raise SiloError("input-missing", f"there is no folder of data at {data}", "give one with --data")
     with show.progress(quiet=arguments.quiet) as advance:
-        lab = Lab(work, data, talk=lambda text: show.say(text, quiet=arguments.quiet), advance=advance)
-        result, place = run_experiment(lab, arguments.name)
+        result, place = run_experiment(_open_lab(arguments, work, advance), arguments.name)
     if arguments.json:
         show.print_json({"answer": result.answer, "results": str(place / "results.json"), **result.facts})
         return 0
@@ -46,3 +47,21 @@ def _run(arguments: argparse.Namespace) -> int:
         show.table(table.title, table.columns, [list(row) for row in table.rows])
     print(f"written to {place}")
     return 0
+
+
+def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> Lab:
+    from silo.experiments.lab import Lab
+    from silo.experiments.quick import open_quick_lab
+
+    def talk(text: str) -> None:
+        show.say(text, quiet=arguments.quiet)
+
+    if arguments.quick:
+        if arguments.data:
+            raise SiloError("usage", "--quick reads the Python packages of this machine", "give --data or --quick")
+        return open_quick_lab(work, talk=talk, advance=advance)
+    data = Path(arguments.data or "../shared/data")
+    if not data.is_dir():
+        hint = "give one with --data, or --quick for the Python packages of this machine"
+        raise SiloError("input-missing", f"there is no folder of data at {data}", hint)
+    return Lab(work, data, talk=talk, advance=advance)

@@ -24,7 +24,7 @@ from silo.lm.manifest import CODEC_FOLDER, Key
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
-from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, load_recipe
+from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, parse_recipe, read_toml
 from silo.records import Document
 from silo.search.knn.codec import CodecSettings
 from silo.text.tokenizer import load_tokenizer
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Lab:
-    """One folder of experiments over one folder of data.
+    """One folder of experiments over one folder of data; keys in a recipe of `changes` replace those of `recipes`.
 
     `workers` build the corpus (0: one for each core), `codec` is how codecs are learned; both are for small labs.
     """
@@ -46,18 +46,22 @@ class Lab:
         data: Path,
         *,
         recipes: Path = RECIPES,
+        changes: Path | None = None,
         workers: int = 0,
         codec: CodecSettings = DEFAULT_CODEC,
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
-        self.folder, self.data, self.recipes = folder.absolute(), data, recipes
+        self.folder, self.data, self.recipes, self.changes = folder.absolute(), data, recipes, changes
         self.workers, self.codec_settings = workers, codec
         self.talk, self.advance = talk, advance
 
     def recipe(self, name: str, kind: type[T]) -> T:
         """The recipe of that name."""
-        return load_recipe(self.recipes / f"{name}.toml", kind)
+        content = read_toml(self.recipes / f"{name}.toml")
+        if self.changes and (self.changes / f"{name}.toml").exists():
+            content |= read_toml(self.changes / f"{name}.toml")
+        return parse_recipe(content, kind, where=f"{name}.toml")
 
     def cell(self, kind: str, key: Mapping[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What was measured under this key, now or in an earlier run."""
@@ -93,22 +97,27 @@ class Lab:
             raise SiloError("input-missing", f"the data has no {split} text of the domain {domain}")
         return path
 
-    def model(self, name: str, *, key: Key = "ffn") -> Path:
+    def model(self, name: str, *, key: Key = "ffn", codec: bool = True) -> Path:
         """A model with its codec: trained by `lm-NAME.toml`, or brought along (`silo lm import` into `models/NAME`)."""
         place = self.folder / "models" / name
         if not (place / "manifest.json").exists():
-            recipe_file = self.recipes / f"lm-{name}.toml"
-            if not recipe_file.exists():
+            if not (self.recipes / f"lm-{name}.toml").exists():
                 hint = f"bring it along: silo lm import PATH --out {place}"
                 raise SiloError("input-missing", f"there is no model {name} in {place.parent}", hint)
-            assert self.sizes
-            self.talk(f"model {name}: train")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            train(load_recipe(recipe_file, TrainRecipe), place, base=self.folder, advance=self.advance)
-        if not (place / CODEC_FOLDER).exists():
+            self.train(place, self.recipe(f"lm-{name}", TrainRecipe))
+        if codec and not (place / CODEC_FOLDER).exists():
             self.talk(f"model {name}: learn the codec of its keys from permitted text")
             learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
+
+    def train(self, place: Path, recipe: TrainRecipe) -> None:
+        """A model of the corpus, unless it is there; a killed run goes on."""
+        if (place / "manifest.json").exists():
+            return
+        assert self.sizes
+        self.talk(f"model {place.name}: train")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        train(recipe, place, base=self.folder, advance=self.advance)
 
     def store(self, model: str, domain: str | Sequence[str], tokens: int = 0, *, variant: str = "") -> Path:
         """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several."""

@@ -10,6 +10,12 @@ from silo.experiments.lab import Lab
 from silo.experiments.result import Result, save_result
 
 EXPERIMENTS = {
+    "corpus-stats": "corpus",
+    "ngram-overlap": "corpus",
+    "parametric": "parametric",
+    "models": "training",
+    "upsampling": "training",
+    "no-code": "training",
     "nonparametric": "nonparametric",
     "scaling": "scaling",
     "gap": "ablation",

@@ -139,6 +139,7 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
         workers = len(os.sched_getaffinity(0))
         folder = job.building / "tokens"
         streams = prepare_streams(corpus, job.permit, str(tokenizer_file), folder, advance=job.advance, workers=workers)
+        streams = {domain: stream for domain, stream in streams.items() if domain not in recipe.exclude}
         if group.is_leader:
             corpus.verify()
     sequences, weights = shape.steps * shape.per_step, _domain_weights(recipe, corpus)
@@ -158,6 +159,8 @@ def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, buil
     """Go on with a run that takes the same steps, by however many processes and however they share the weights."""
     settings = asdict(replace(recipe, batch_tokens=shape.step_tokens))
     del settings["shard"]
+    if not recipe.exclude:
+        del settings["exclude"]  # a run begun before there was such a key goes on
     key = fingerprint([_FORMAT, settings, corpus.fingerprint, sorted(corpus.opted_out())])
     file = building / "key.json"
     if not file.exists() or read_json(file) != key:
