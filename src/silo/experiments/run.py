@@ -9,7 +9,14 @@ from silo.errors import SiloError
 from silo.experiments.lab import Lab
 from silo.experiments.result import Result, save_result
 
-EXPERIMENTS = {"nonparametric": "nonparametric"}
+EXPERIMENTS = {
+    "nonparametric": "nonparametric",
+    "downstream": "downstream",
+    "optout": "optout",
+    "attribution": "attribution",
+    "extraction": "extraction",
+    "runtime": "runtime",
+}
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 
 
