@@ -53,7 +53,8 @@ class Resamples:
 
     def mean(self, per_document: NDArray[np.float64]) -> Floats:
         """The mean over the documents of every draw."""
-        return self.total(per_document) / self._counts.shape[1]
+        means: Floats = self.total(per_document) / self._counts.shape[1]
+        return means
 
     def quantile(self, per_document: NDArray[np.float64], share: float) -> Floats:
         """The smallest value that this share of the documents of a draw does not exceed."""

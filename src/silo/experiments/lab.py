@@ -140,9 +140,7 @@ class Lab:
         }
 
         def choose() -> dict[str, Any]:
-            predictor = open_predictor(
-                self.model(model), [store], method="knn+ngram", settings=Settings(k=neighbours)
-            )
+            predictor = open_predictor(self.model(model), [store], method="knn+ngram", settings=Settings(k=neighbours))
             text = read_domains([self.text_file(domain, "validation")], predictor.tokenizer, limits)[domain]
             tuned = tune(predictor, text.stream, advance=self.advance)
             return {method: settings.as_json() for method, settings in tuned.settings.items()}

@@ -1,4 +1,4 @@
-"""The paper's opt-out table: what a store of other volumes of a series is worth to a volume, and that erasing undoes it.
+"""The paper's opt-out table: what other volumes of a series in the store tell of a volume; erasing undoes it.
 
 A copy of a background store gets volumes and loses them again by the same `erase` that answers an owner. A book is one
 document, so intervals are over its stretches of `block_tokens` tokens: they say how sure the figure of this book is.
@@ -258,8 +258,11 @@ def _row(method: str, state: str) -> str:
     return f"{method}; {state}"
 
 
-def _methods(item: DomainFigures) -> list[str]:
-    return list(dict.fromkeys(row.rpartition("; ")[0] for row in item.rows if "; " in row))
+def _methods(items: Mapping[str, DomainFigures]) -> list[str]:
+    """The methods with a store; the one that has all token searches is the last, those of the reference before."""
+    rows = next(iter(items.values())).rows
+    names = {row.rpartition("; ")[0] for row in rows if "; " in row}
+    return sorted(names, key=lambda name: (REFERENCE not in name, name.count("+"), name))
 
 
 def _mean(items: Mapping[str, DomainFigures], row: str) -> intervals.Floats:
@@ -290,7 +293,7 @@ def _tables(model: str, items: dict[str, DomainFigures]) -> list[Table]:
     lines.append(("mean", *(show_estimate(_estimate(_mean(items, row))) for row in shown)))
     lines.append(("mean in the paper", *(str(PAPER.get(paper.get(row, ""), "")) for row in shown)))
     by_method = []
-    for method in _methods(first):
+    for method in _methods(items):
         means = [show_estimate(_estimate(_mean(items, _row(method, state)))) for state in STATES]
         by_method.append((method, *means, show_estimate(_gain(items, method), 2)))
     names = {PLAIN: "lm", REFERENCE: "reference", **{_row("knn", state): f"knn {STATES[state]}" for state in STATES}}
@@ -326,13 +329,13 @@ def _erasure_table(erasures: Mapping[str, Mapping[str, Any]]) -> Table:
 def _answer(figures: Mapping[str, Mapping[str, DomainFigures]], erasures: Mapping[str, Mapping[str, Any]]) -> str:
     parts = []
     for model, items in figures.items():
-        method = _methods(next(iter(items.values())))[-1]
+        method = _methods(items)[-1]
         without, others = (_estimate(_mean(items, _row(method, state))) for state in ("without", "others"))
         exact = erasures[model]["digest_as_before"] and erasures[model]["scores_as_before"]
         parts.append(
-            f"{model} with {method}: {show_estimate(without)} without the series, {show_estimate(others)} with the other "
-            f"volumes (difference {show_estimate(_gain(items, method), 2)}); after erasing them store and scores are "
-            f"{'exactly' if exact else 'NOT'} what they were"
+            f"{model} with {method}: {show_estimate(without)} without the series, {show_estimate(others)} with the "
+            f"other volumes (difference {show_estimate(_gain(items, method), 2)}); after erasing them store and scores "
+            f"are {'exactly' if exact else 'NOT'} what they were"
         )
     return "; ".join(parts) + "."
 
@@ -343,7 +346,7 @@ def _plot(figures: Mapping[str, Mapping[str, DomainFigures]]) -> bytes:
 
     figure = Figure(figsize=(9, 4 * len(figures)), layout="constrained")
     for axes, (model, items) in zip(figure.subplots(len(figures), squeeze=False)[:, 0], figures.items(), strict=True):
-        method = _methods(next(iter(items.values())))[-1]
+        method = _methods(items)[-1]
         rows = {"lm": PLAIN, **{STATES[state]: _row(method, state) for state in STATES}}
         for at, (label, row) in enumerate(rows.items()):
             found = [_facts(item)[row] for item in items.values()]
