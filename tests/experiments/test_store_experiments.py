@@ -54,7 +54,14 @@ block_tokens = 50
 def _write_series(folder: Path) -> None:
     refrain = words(9_000, 40)
     volumes = [
-        record(f"volume-{n}", f"{refrain} {words(9_001 + n, 30)}", domain="series", license="CC0-1.0") for n in range(3)
+        record(
+            f"volume-{n}",
+            f"{refrain} {words(9_001 + n, 30)}",
+            domain="series",
+            license="CC0-1.0",
+            metadata={"author": "A. Writer"},
+        )
+        for n in range(3)
     ]
     write_jsonl(folder / "series.all.jsonl", volumes)
 
@@ -75,7 +82,7 @@ def test_other_volumes_help_until_they_are_erased(lab: Lab) -> None:
 
 EXTRACTION = """
 models = ["pdsw"]
-domains = ["notes", "mail"]
+domains = ["notes"]
 methods = ["lm", "ngram", "knn+ngram"]
 protected = "knn+ngram"
 guards = [4]
@@ -93,14 +100,13 @@ validation_tokens = 400
 
 def test_guard_policy_and_erasure_narrow_what_can_be_drawn_out(lab: Lab) -> None:
     result = run_small(lab, "extraction", EXTRACTION)
-    for domain in ("notes", "mail"):
-        runs = {arm: items[domain] for arm, items in result.facts["extraction"]["pdsw"].items()}
-        assert runs["ngram"]["mean"]["value"] > runs["lm"]["mean"]["value"]
-        assert runs["knn+ngram, guard 4"]["percentile_95_any"]["value"] <= 4
-        assert runs["knn+ngram, policy"] == runs["lm"]
-        told = result.facts["membership"]["pdsw"][domain]
-        assert told["stored, ratio"]["value"] == 1.0
-        assert told["erased, ratio"]["low"] <= 0.5 <= told["erased, ratio"]["high"]
+    runs = {arm: items["notes"] for arm, items in result.facts["extraction"]["pdsw"].items()}
+    assert runs["ngram"]["mean"]["value"] > runs["lm"]["mean"]["value"]
+    assert runs["knn+ngram, guard 4"]["percentile_95_any"]["value"] <= 4
+    assert runs["knn+ngram, policy"] == runs["lm"]
+    told = result.facts["membership"]["pdsw"]["notes"]
+    assert told["stored, ratio"]["value"] == 1.0
+    assert told["erased, ratio"]["low"] <= 0.5 <= told["erased, ratio"]["high"]
 
 
 def test_the_longest_common_run() -> None:
@@ -119,11 +125,16 @@ ngrams = [1, 2]
 neighbours = 64
 validation_tokens = 400
 groups = { notes = "source" }
+volume = "volume-1"
 """
 
 
 def test_every_part_of_a_probability_has_an_origin(lab: Lab) -> None:
+    _write_series(lab.data)
+    (lab.recipes / "optout.toml").write_text(f'question = ""\npaper = ""\n{OPTOUT}')
     result = run_small(lab, "attribution", ATTRIBUTION)
+    volume = result.facts["figures"]["pdsw"]["volume-1"]
+    assert volume["same kind"]["value"] > volume["same kind by chance"]["value"]
     figures = result.facts["figures"]["pdsw"]["notes"]
     assert figures["from the model"]["value"] + figures["from restricted"]["value"] == pytest.approx(1)
     assert figures["same kind"]["value"] == figures["same kind by chance"]["value"] == 1

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import TextLimits, read_domains
 from silo.experiments.lab import Lab
+from silo.experiments.optout import Recipe as OptOut
+from silo.experiments.optout import Series, hold
 from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.answer import notice_lines
 from silo.inference.credit import credit
@@ -34,19 +36,21 @@ _PREFIX, _CONTINUATION = 24, 12
 _EARLIEST = 16
 """Places before so many tokens of a document are not drawn: nothing could be recognised there."""
 _MOSTLY = 0.5
-SOURCE = "source"
+SOURCE, AUTHOR = "source", "author"
 
 DIFFERENCES = """The paper shows chosen examples; these are the places of those drawn where the store raised the
 probability most, one of a text, so they are its best cases. The figures beside them are of all places drawn. Mail of
 one thread and files of one project are kept in one split, so the document of a prediction is never of the same thread
-or project."""
+or project; `same kind` is a specialty, a site, a language and so on, the author for the volume of a series, beside the
+share of the stored text that is of that kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`groups` says by domain what makes two documents of one kind: a metadata key, or `source`.
 
-    `positions` places are drawn from each domain; `ngrams` are the lengths of runs that end in the token.
+    `positions` places are drawn from each domain; `ngrams` are the lengths of runs that end in the token. With a
+    `volume` (of the series of the opt-out recipe), it is looked at too, while the store holds the other volumes.
     """
 
     question: str
@@ -63,6 +67,7 @@ class Recipe:
     document_tokens: int = 1_000
     store_tokens: dict[str, int] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
+    volume: str = ""
 
 
 def run(lab: Lab, name: str) -> Result:
@@ -70,6 +75,9 @@ def run(lab: Lab, name: str) -> Result:
     recipe = lab.recipe(name, Recipe)
     domains = [domain for domain in recipe.domains if domain in lab.sizes]
     found = {model: {domain: measure(lab, recipe, model, domain) for domain in domains} for model in recipe.models}
+    if recipe.volume:
+        for model, items in found.items():
+            items[recipe.volume] = measure_volume(lab, recipe, model)
     figures = {
         model: {domain: _figures(places, recipe, at) for at, (domain, places) in enumerate(items.items())}
         for model, items in found.items()
@@ -106,20 +114,43 @@ def measure(lab: Lab, recipe: Recipe, model: str, domain: str) -> dict[str, Any]
         limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
         settings = lab.settings(model, domain, place, neighbours=recipe.neighbours, limits=limits)[recipe.method]
         predictor = open_predictor(lab.model(model), [place], method=recipe.method, settings=settings)
-        return _Places(lab, recipe, predictor, domain, group).look()
+        file, most = lab.text_file(domain, "test"), TextLimits(recipe.test_tokens, recipe.document_tokens)
+        text = read_domains([file], predictor.tokenizer, most)[domain]
+        return _Places(lab, recipe, predictor, text, group, _test_groups(file, text.labels, group)).look()
+
+    return lab.cell("attribution", key, look)
+
+
+def measure_volume(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
+    """The same for a volume of a series, with the other volumes and the background of the opt-out experiment."""
+    series = Series.open(lab, lab.recipe("optout", OptOut), model)
+    (volume,) = [one for one in series.volumes if one.external_id == recipe.volume]
+    others = [one for one in series.volumes if one.id != volume.id]
+    numbers = [recipe.positions, recipe.examples, *recipe.ngrams]
+    key = {**series.key(others), "volume": recipe.volume, "method": recipe.method, "numbers": numbers}
+
+    def look() -> dict[str, Any]:
+        store = open_store(series.store, encoding=True)
+        hold(store, series.volumes, others)
+        store.close()
+        settings = series.settings()[recipe.method]
+        predictor = open_predictor(lab.model(model), [series.store], method=recipe.method, settings=settings)
+        text = series.text(predictor.model, volume)
+        return _Places(
+            lab, recipe, predictor, text, AUTHOR, [str(volume.meta.get(AUTHOR, ""))] * len(text.labels)
+        ).look()
 
     return lab.cell("attribution", key, look)
 
 
 class _Places:
-    """Places of the test text of a domain, one after the other."""
+    """Places of a text, one after the other; `kinds` has the group of each of its documents."""
 
-    def __init__(self, lab: Lab, recipe: Recipe, predictor: Predictor, domain: str, group: str) -> None:
-        self._lab, self._recipe, self._predictor, self._group = lab, recipe, predictor, group
-        file = lab.text_file(domain, "test")
-        limits = TextLimits(recipe.test_tokens, recipe.document_tokens)
-        self._text = read_domains([file], predictor.tokenizer, limits)[domain]
-        self._groups = _test_groups(file, self._text.labels, group)
+    def __init__(
+        self, lab: Lab, recipe: Recipe, predictor: Predictor, text: Any, group: str, kinds: Sequence[str]
+    ) -> None:
+        self._lab, self._recipe, self._predictor = lab, recipe, predictor
+        self._text, self._group, self._kinds = text, group, kinds
 
     def look(self) -> dict[str, Any]:
         columns: dict[str, list[Any]] = {}
@@ -151,8 +182,9 @@ class _Places:
 
     def _prefix(self, at: int) -> NDArray[np.int64]:
         """The document up to a place."""
-        start = int(np.searchsorted(self._text.documents, self._text.documents[at]))
-        return self._text.stream.ids[start:at].astype(np.int64)
+        ids: NDArray[np.int64] = self._text.stream.ids[:at].astype(np.int64)
+        start = int(np.flatnonzero(ids == self._predictor.tokenizer.begin)[-1])
+        return ids[start:]
 
     def _best(self, gains: Sequence[tuple[float, int]]) -> list[int]:
         """Where the store raised the probability most, at most one place of a document."""
@@ -171,7 +203,7 @@ class _Places:
         top = max(owed.parts, key=lambda part: float(part.shares.max()), default=None)
         row = int(top.rows[top.shares.argmax()]) if top is not None else -1
         near = prediction.neighbours
-        group = self._groups[int(self._text.documents[at])]
+        group = self._kinds[int(self._text.documents[at])]
         holds = {}
         for length in self._recipe.ngrams:
             run = np.append(prediction.prefix[1:], token)[-length:]
@@ -236,11 +268,11 @@ def _test_groups(file: Path, labels: Sequence[str], group: str) -> list[str]:
 
 
 def _group_shares(documents: Iterator[Document], group: str) -> dict[str, float]:
-    """How many of the stored documents are of each kind: what guessing would reach."""
-    if not group:
-        return {}
-    counts = Counter(_group_of(document, group) for document in documents)
-    return {kind: count / counts.total() for kind, count in counts.items()}
+    """How much of the stored text is of each kind: what guessing would reach."""
+    sizes: Counter[str] = Counter()
+    for document in documents if group else ():
+        sizes[_group_of(document, group)] += len(document.text)
+    return {kind: size / sizes.total() for kind, size in sizes.items()}
 
 
 Figures = dict[str, intervals.Floats]

@@ -29,6 +29,7 @@ from silo.evaluation.perplexity import (
 from silo.experiments.lab import Lab
 from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree
+from silo.inference.settings import Settings
 from silo.lm.model import LanguageModel
 from silo.pairing import find_key_encoder, open_store
 from silo.recipe import SourceRecipe
@@ -71,7 +72,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Series:
+class Series:
     """One model with a store that volumes come into and leave."""
 
     lab: Lab
@@ -82,7 +83,7 @@ class _Series:
     store: Path
 
     @classmethod
-    def open(cls, lab: Lab, recipe: Recipe, model: str) -> _Series:
+    def open(cls, lab: Lab, recipe: Recipe, model: str) -> Series:
         background = lab.store(model, recipe.background, recipe.background_tokens.get(model, 0))
         return cls(lab, recipe, model, _volumes(lab, recipe), background, _copy_of(background))
 
@@ -113,12 +114,15 @@ class _Series:
         found = self.lab.cell("optout", {**self.key(held), "volume": volume.external_id}, measure)
         return _over_all_matches(DomainSums.from_json(found))
 
-    def _scores(self, store: Store, volume: Document) -> Any:
-        recipe, model = self.recipe, LanguageModel.open(self.lab.model(self.model))
-        limits = TextLimits(recipe.validation_tokens)
-        settings = self.lab.settings(
+    def settings(self) -> dict[str, Settings]:
+        """Those of the background store, whatever volumes are with it."""
+        recipe, limits = self.recipe, TextLimits(self.recipe.validation_tokens)
+        return self.lab.settings(
             self.model, recipe.background, self.background, neighbours=recipe.neighbours, limits=limits
         )
+
+    def _scores(self, store: Store, volume: Document) -> Any:
+        recipe, model = self.recipe, LanguageModel.open(self.lab.model(self.model))
         references = {}
         if recipe.reference:
             reference = LanguageModel.open(self.lab.model(recipe.reference))
@@ -130,12 +134,12 @@ class _Series:
             find_key_encoder(model, [store], None),
             recipe.methods,
             references,
-            settings=settings,
+            settings=self.settings(),
             neighbours=recipe.neighbours,
         )
-        return score_domain(contestants, self._text(model, volume), None, advance=self.lab.advance)
+        return score_domain(contestants, self.text(model, volume), None, advance=self.lab.advance)
 
-    def _text(self, model: LanguageModel, volume: Document) -> Any:
+    def text(self, model: LanguageModel, volume: Document) -> Any:
         """The beginning of a volume, its stretches standing where a text has its documents."""
         recipe = self.recipe
         limits = TextLimits(document_tokens=recipe.volume_tokens)
@@ -213,7 +217,7 @@ def run(lab: Lab, name: str) -> Result:
     recipe = lab.recipe(name, Recipe)
     figures, erasures = {}, {}
     for model in recipe.models:
-        series = _Series.open(lab, recipe, model)
+        series = Series.open(lab, recipe, model)
         states = {
             state: [series.score(volume, _held(series, volume, state)) for volume in series.volumes] for state in STATES
         }
@@ -236,7 +240,7 @@ def run(lab: Lab, name: str) -> Result:
     )
 
 
-def _held(series: _Series, volume: Document, state: str) -> tuple[Document, ...]:
+def _held(series: Series, volume: Document, state: str) -> tuple[Document, ...]:
     if state == "without":
         return ()
     return tuple(other for other in series.volumes if state == "all" or other.id != volume.id)
