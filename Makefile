@@ -49,8 +49,8 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/bm25.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/exactness.py
-	$(BIN)/python benchmarks/methods.py
-	$(BIN)/python benchmarks/generate.py --store build/methods/pdsw-clinical_notes-1000000 --large
+	$(BIN)/python benchmarks/probes.py
+	$(BIN)/python benchmarks/generate.py --large
 
 reliability: setup ## kill builds and stores over and over, cut the power, break disks, flip bytes, fuzz parsers, and compare
 	SILO_KILLS=60 SILO_STORE_KILLS=1000 SILO_COMMAND_KILLS=60 SILO_HISTORIES=2000 SILO_FLIPS=1 SILO_ERASURES=500 \

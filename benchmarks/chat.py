@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from methods import file_of, test_text
 from silo.errors import SiloError
 from silo.evaluation.tune import tune, validation_text
 from silo.files import write_json
@@ -33,10 +32,12 @@ from silo.inference.settings import Ric, Settings, parse_method
 from silo.lm.importers.import_model import import_model
 from silo.lm.windows import Windows
 from silo.pairing import create_store, open_store
-from silo.text.stream import TokenStream
+from silo.sources.evaluation import read_evaluation
+from silo.text.stream import TokenStream, first_tokens, merged_stream
 from store import documents
 
 ROOT = Path(__file__).parent.parent
+DATA = ROOT.parent / "shared" / "data"
 CONTEXT = 512
 RICS = {"ric": Ric(), "ric, 32-token query every 32": Ric(query_tokens=32, stride=32)}
 BLOCK, DRAWS = 50, 2000
@@ -92,13 +93,18 @@ def filled(arguments: argparse.Namespace, model: Path, domain: str) -> Path:
     return place
 
 
+def file_of(domain: str, split: str) -> Path:
+    return DATA / f"{domain}.{split}.jsonl.zst"
+
+
 def measured(arguments: argparse.Namespace, model: Path, domain: str, place: Path) -> dict[str, Any]:
     """Tune the matches on validation text, then score the test text with every method."""
     predictor = open_predictor(model, [place], method="ngram")
     predictor.windows = Windows().within(CONTEXT)
     validation = validation_text([file_of(domain, "validation")], predictor.tokenizer, arguments.validation_tokens)
     settings = tune(predictor, validation).settings["ngram"]
-    text = test_text(predictor, domain, arguments.test_tokens)
+    texts = (record.text for record in read_evaluation(file_of(domain, "test")))
+    text = first_tokens(merged_stream(texts, predictor.tokenizer), arguments.test_tokens)
     logs: dict[str, Floats] = {}
     for name, prepared in readings(predictor, settings):
         begun = time.perf_counter()

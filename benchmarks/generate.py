@@ -1,11 +1,12 @@
 """What retrieval costs: scoring and generation with stores against the same language model alone, in one run.
 
-    python benchmarks/generate.py --store PATH [--store PATH ...] [--model DIR] [--large]
+    python benchmarks/generate.py [--store PATH ...] [--model DIR] [--large]
 
 Contestants take turns; what one costs more than another is the median over rounds. Generation runs in one thread and is
 timed by the processor's clock, which other programs disturb less; `credit` is what naming the documents adds to
-generation with kNN and n-grams, in more rounds. `--store` are stores of the model, such as those that
-benchmarks/methods.py (1M tokens) and benchmarks/store.py (10M) leave in build/. `--large` adds a network of the 100M
+generation with kNN and n-grams, in more rounds. `--store` are stores of the model, such as the one that
+benchmarks/store.py (10M tokens) leaves in build/; without it, that of `--domain` among the stores of `silo experiment`,
+which is made if it is not there. `--large` adds a network of the 100M
 class with random weights and a store of random keys (time only). Writes docs/results/generate.json.
 """
 
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silo.experiments.lab import Lab
 from silo.files import write_json
 from silo.inference.answer import Answer
 from silo.inference.context import RicContext
@@ -61,7 +63,7 @@ LARGE = Preset("100m", 768, 12, 12, 2048, vocabulary=8192, context=1024, tied=Tr
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the model the stores were made with, unless they know where it is")
-    parser.add_argument("--store", type=Path, action="append", required=True)
+    parser.add_argument("--store", type=Path, action="append", default=[])
     parser.add_argument("--domain", default="clinical_notes")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=100, help="generated per turn")
@@ -69,6 +71,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "generate.json")
     arguments = parser.parse_args()
+    arguments.store = arguments.store or [Lab(ROOT / "build" / "experiments", DATA).store("pdsw", arguments.domain)]
     found: dict[str, Any] = {"goals": GOALS, "k": Settings().k, "stores": []}
     for place in arguments.store:
         found["stores"].append(compared(arguments, place))

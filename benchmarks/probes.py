@@ -1,11 +1,11 @@
 """How much of a store a token search has to read: perplexity of the kNN-LM against the number of lists and rows.
 
-    python benchmarks/probes.py [--model silo-home/models/pdsw] [--domains clinical_notes ...] [--tokens 4096]
+    python benchmarks/probes.py [--model pdsw] [--domains clinical_notes ...] [--tokens 4096]
 
-On validation text, with the stores and settings that benchmarks/methods.py made. A search reads at least `probes` lists
-and goes on until it has seen `rows` times k rows; the perplexity of each pair is compared with reading every list, and
-the rows it reads are counted. Both defaults come from this table: the pair that reads least of those that cost less
-than one percent in every domain. A run that was stopped goes on with what is missing.
+On validation text, with the models, stores and settings of `silo experiment` in `--work`. A search reads at least
+`probes` lists and goes on until it has seen `rows` times k rows; the perplexity of each pair is compared with reading
+every list, and the rows it reads are counted. Both defaults come from this table: the pair that reads least of those
+that cost less than one percent in every domain. A run that was stopped goes on with what is missing.
 Writes docs/results/probes.json and probes.md.
 """
 
@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import DOMAINS, ROOT, file_of
+from silo.evaluation.perplexity import TextLimits
 from silo.evaluation.tune import validation_text
+from silo.experiments.lab import Lab
 from silo.files import read_json, write_json
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
-from silo.inference.settings import load_settings
 from silo.lm.encode import DocumentEncoder
 from silo.store import view
 from silo.text.stream import TokenStream
 
+ROOT = Path(__file__).parent.parent
+DOMAINS = ("clinical_notes", "enron_emails", "imdb_reviews")
 PAIRS = (
     (1, 8),
     (1, 16),
@@ -51,16 +53,15 @@ LIMIT = 1.01
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=ROOT / "silo-home" / "models" / "pdsw")
+    parser.add_argument("--model", default="pdsw")
     parser.add_argument("--domains", nargs="+", default=list(DOMAINS))
-    parser.add_argument("--store-tokens", type=int, default=1_000_000)
     parser.add_argument("--tokens", type=int, default=4096, help="of validation text")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "methods")
-    parser.add_argument("--home", type=Path, default=ROOT / "silo-home")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "experiments")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "probes")
     arguments = parser.parse_args()
     file = arguments.out.with_suffix(".json")
-    result: dict[str, Any] = {"model": arguments.model.name, "tokens": arguments.tokens, "limit": LIMIT, "domains": {}}
+    result: dict[str, Any] = {"model": arguments.model, "tokens": arguments.tokens, "limit": LIMIT, "domains": {}}
     if file.exists() and {**(before := read_json(file)), "domains": {}} == result:
         result = before
     for domain in arguments.domains:
@@ -76,10 +77,11 @@ def compared(
     arguments: argparse.Namespace, domain: str, known: dict[str, Any]
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Perplexity and rows read of every pair that is not known yet, and of the search that reads all."""
-    place = arguments.work / f"{arguments.model.name}-{domain}-{arguments.store_tokens}"
-    tuned = load_settings(arguments.home, f"{domain}-{arguments.model.name}", frozenset({"knn"}))
-    predictor = open_predictor(arguments.model, [place], method="knn", settings=tuned)
-    text = validation_text([file_of(domain, "validation")], predictor.tokenizer, arguments.tokens)
+    lab = Lab(arguments.work, arguments.data, talk=print)
+    place, limits = lab.store(arguments.model, domain), TextLimits(20_000, 1_000)
+    tuned = lab.settings(arguments.model, domain, place, neighbours=1024, limits=limits)["knn"]
+    predictor = open_predictor(lab.model(arguments.model), [place], method="knn", settings=tuned)
+    text = validation_text([lab.text_file(domain, "validation")], predictor.tokenizer, arguments.tokens)
     sizes = sizes_by_distance(predictor, text)
     for probes, rows in (*PAIRS, (10**6, 0)):
         label = name(probes, rows)
@@ -121,9 +123,9 @@ def page(result: dict[str, Any]) -> str:
     lines = [
         "# How much of a store a search has to read",
         "",
-        f"Model `{result['model']}`, {result['tokens']:,} tokens of validation text per domain, stores of a million",
-        "tokens, k 1,024, settings tuned for each domain. Cells: kNN-LM perplexity divided by that of every list,",
-        "and thousands of rows read per token.",
+        f"Model `{result['model']}`, {result['tokens']:,} tokens of validation text per domain, stores of up to",
+        "3 MB of text, k up to 1,024, settings tuned for each domain. Cells: kNN-LM perplexity divided by that of",
+        "every list, and thousands of rows read per token.",
         "",
         f"| at least | {' | '.join(domains)} | within 1 % |",
         f"|---|{'---:|' * (len(domains) + 1)}",

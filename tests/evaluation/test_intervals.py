@@ -53,3 +53,21 @@ def test_what_is_not_defined_is_null_and_resamples_without_it_are_left_out() -> 
 def test_the_share_of_a_gap() -> None:
     plain, method, reference = (np.array([value]) for value in (19.0, 12.0, 11.3))
     assert gap_closed(plain, method, reference)[0] == pytest.approx(0.909, abs=0.001)
+
+
+def test_mean_and_quantile_of_the_documents_themselves() -> None:
+    values = np.array([4.0, 1.0, 3.0, 2.0])
+    draws = Resamples(4)
+    assert draws.mean(values)[0] == 2.5
+    assert [draws.quantile(values, share)[0] for share in (0.25, 0.5, 0.95, 1.0)] == [1.0, 2.0, 4.0, 4.0]
+    assert set(np.unique(draws.quantile(values, 0.5))) <= set(values)
+
+
+def test_the_area_under_the_curve_is_that_of_all_pairs() -> None:
+    mine, others = np.array([3.0, 1.0, 5.0]), np.array([1.0, 2.0])
+    found = Resamples(3).auc(mine, others, Resamples(2, seed=1))
+    assert found[0] == (2 + 0.5 + 0 + 2) / 6
+    assert found.min() >= 0 and found.max() <= 1
+    same = np.random.default_rng(0).normal(size=(2, 80))
+    estimate = Estimate.of(Resamples(80).auc(same[0], same[1], Resamples(80, seed=1)))
+    assert estimate.low <= 0.5 <= estimate.high

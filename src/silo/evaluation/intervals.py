@@ -51,6 +51,24 @@ class Resamples:
         totals: Floats = self._counts @ per_document
         return totals
 
+    def mean(self, per_document: NDArray[np.float64]) -> Floats:
+        """The mean over the documents of every draw."""
+        means: Floats = self.total(per_document) / self._counts.shape[1]
+        return means
+
+    def quantile(self, per_document: NDArray[np.float64], share: float) -> Floats:
+        """The smallest value that this share of the documents of a draw does not exceed."""
+        order = np.argsort(per_document, kind="stable")
+        reached = np.cumsum(self._counts[:, order], axis=1) >= share * len(order) - 1e-9
+        values: Floats = per_document[order][reached.argmax(axis=1)]
+        return values
+
+    def auc(self, mine: NDArray[np.float64], others: NDArray[np.float64], other_draws: Resamples) -> Floats:
+        """How often a value of mine is above one of the others, ties counting half; both sides are drawn."""
+        above = (mine[:, None] > others) + 0.5 * (mine[:, None] == others)
+        wins: Floats = (self.total(above) * other_draws._counts).sum(axis=1) / above.size
+        return wins
+
 
 def perplexity(logs: Floats, tokens: Floats) -> Floats:
     """exp of the mean negative log-probability, draw by draw; not defined without tokens."""

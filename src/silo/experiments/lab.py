@@ -9,18 +9,24 @@ on with the cell it was at, and a changed recipe measures only what has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
+from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
+from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.tune import tune
 from silo.experiments.data import DataRecipe, prepare_data
 from silo.files import fingerprint, read_json, write_json
+from silo.inference.predict import open_predictor
+from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
 from silo.lm.manifest import CODEC_FOLDER, Key
+from silo.lm.model import LanguageModel
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
@@ -119,8 +125,19 @@ class Lab:
         place.parent.mkdir(parents=True, exist_ok=True)
         train(recipe, place, base=self.folder, advance=self.advance)
 
-    def store(self, model: str, domain: str | Sequence[str], tokens: int = 0, *, variant: str = "") -> Path:
-        """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several."""
+    def store(
+        self,
+        model: str,
+        domain: str | Sequence[str],
+        tokens: int = 0,
+        *,
+        variant: str = "",
+        keep_out: Sequence[Path] = (),
+    ) -> Path:
+        """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several.
+
+        `keep_out` are more files whose text it must not give away; such a store is a `variant`.
+        """
         domains = [domain] if isinstance(domain, str) else list(domain)
         name = "-".join(str(part) for part in (model, "+".join(domains), tokens or "all", variant) if part)
         place = self.folder / "stores" / name
@@ -130,11 +147,33 @@ class Lab:
             place.parent.mkdir(parents=True, exist_ok=True)
             source = self.model(model)
             store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, source)
+            evaluation = EvaluationText.read(DecontaminationRecipe(), keep_out) if keep_out else None
             for one in domains:
-                store.add(self.documents(one, tokens, source), advance=self.advance)
+                documents = self.documents(one, tokens, source)
+                store.add(documents, decontaminate=evaluation, advance=self.advance)
             store.close()
             done.touch()
         return place
+
+    def settings(
+        self, model: str, domain: str, store: Path, *, neighbours: int, limits: TextLimits
+    ) -> dict[str, Settings]:
+        """Settings of knn, ngram and both for a store, chosen on validation text of a domain."""
+        key = {
+            "model": LanguageModel.open(self.model(model)).fingerprint,
+            "store": open_store(store).digest(),
+            "domain": domain,
+            "neighbours": neighbours,
+            "limits": asdict(limits),
+        }
+
+        def choose() -> dict[str, Any]:
+            predictor = open_predictor(self.model(model), [store], method="knn+ngram", settings=Settings(k=neighbours))
+            text = read_domains([self.text_file(domain, "validation")], predictor.tokenizer, limits)[domain]
+            tuned = tune(predictor, text.stream, advance=self.advance)
+            return {method: settings.as_json() for method, settings in tuned.settings.items()}
+
+        return {method: Settings.from_json(found) for method, found in self.cell("settings", key, choose).items()}
 
     def documents(self, domain: str, tokens: int, model: Path) -> Iterator[Document]:
         """The first documents of a domain's train text that have about so many tokens of the model (0: all)."""

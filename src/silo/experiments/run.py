@@ -23,6 +23,11 @@ EXPERIMENTS = {
     "ric-variants": "ric",
     "fair-ric": "ric",
     "approximation": "approximation",
+    "downstream": "downstream",
+    "optout": "optout",
+    "attribution": "attribution",
+    "extraction": "extraction",
+    "runtime": "runtime",
 }
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 

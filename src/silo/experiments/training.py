@@ -16,8 +16,8 @@ import numpy as np
 
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import PLAIN, DomainFigures, TextLimits
-from silo.experiments import nonparametric
 from silo.experiments.lab import Lab
+from silo.experiments.measure import Setup, measure
 from silo.experiments.parametric import (
     Comparison,
     compare_models,
@@ -198,13 +198,14 @@ def _variant_table(
 
 def _methods(lab: Lab, recipe: Recipe) -> dict[str, list[DomainFigures]]:
     """Every language model with stores of some domains, as the main experiment measures them."""
-    how = lab.recipe("nonparametric", nonparametric.Recipe)
-    how = replace(how, reference="", methods=recipe.methods, fine_tuning_epochs={})
     domains = [domain for domain in recipe.store_domains if domain in lab.sizes]
     if not domains:
         return {}
     return {
-        model: [DomainFigures(nonparametric.measure(lab, how, model, domain)) for domain in domains]
+        model: [
+            DomainFigures(measure(lab, domain, Setup(model, (lab.store(model, domain),), recipe.methods)))
+            for domain in domains
+        ]
         for model in recipe.language_models
     }
 

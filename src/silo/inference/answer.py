@@ -42,7 +42,7 @@ class Answer:
         tokens = tuple(step for step in steps if step.token >= 0)
         finish = steps[-1].finish if steps else "length"
         named = [*by_document((step.credits for step in tokens), NOTICE_SHARE * len(tokens)), *_context(tokens)]
-        notices = tuple(_notices(_documents(predictor, dict.fromkeys(item.document for item in named))))
+        notices = tuple(notice_lines(_documents(predictor, dict.fromkeys(item.document for item in named))))
         return cls(prompt, tuple(steps), finish, predictor.policy.describe(), notices)
 
     @cached_property
@@ -114,7 +114,8 @@ def _documents(predictor: Predictor, names: Iterable[str]) -> Iterable[Document]
             yield from store.documents(Selector(document=f"id:{name}"))
 
 
-def _notices(documents: Iterable[Document]) -> Iterable[str]:
+def notice_lines(documents: Iterable[Document]) -> Iterable[str]:
+    """What the licences of some documents ask for; nothing for those that ask for nothing."""
     for document in documents:
         owner, title = document.owner or document.source, document.url or document.external_id
         asked = [_DUTIES[duty].format(owner=owner, title=title) for duty in Duty if duty in document.duties]
