@@ -56,8 +56,8 @@ reliability: setup ## kill builds and stores over and over, cut the power, break
 	SILO_KILLS=60 SILO_STORE_KILLS=200 SILO_HISTORIES=200 SILO_FLIPS=1 SILO_POWER_CUTS=1200 SILO_BACKUPS=60 SILO_FUZZ=100000 \
 		$(BIN)/pytest tests/reliability -n 2 -rP
 
-models: setup ## train the four models of the paper's comparison (about three hours, resumes) and write their table
-	$(BIN)/python benchmarks/models.py
+models: setup ## train the four models of the paper's comparison (about six hours, resumes) and write their table
+	$(BIN)/silo experiment parametric
 	$(BIN)/python benchmarks/sample.py
 
 clean: ## remove what demo and tests left behind

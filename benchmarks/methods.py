@@ -4,7 +4,7 @@
 
 For each domain a store of its train text is filled (kept in `--work`, found again by a second run), every method is
 tuned on the validation file and scored on the test file, beside the same-size model that was trained on everything.
-Needs ../shared and the models of benchmarks/models.py. Writes docs/results/methods.json, methods.md, methods.png and
+Needs ../shared and models in silo-home/models. Writes docs/results/methods.json, methods.md, methods.png and
 attribution.md (five places of test text with what the store holds there).
 """
 
