@@ -57,8 +57,8 @@ reliability: setup ## kill builds and stores over and over, cut the power, break
 		SILO_TOGETHER_SECONDS=600 SILO_POWER_CUTS=1200 SILO_BACKUPS=60 SILO_FUZZ=100000 SILO_FUZZ_IMPORTS=5000 \
 		$(BIN)/pytest tests/reliability -n 2 --dist worksteal -rP
 
-models: setup ## train the four models of the paper's comparison (about three hours, resumes) and write their table
-	$(BIN)/python benchmarks/models.py
+models: setup ## train the four models of the paper's comparison (about six hours, resumes) and write their table
+	$(BIN)/silo experiment parametric
 	$(BIN)/python benchmarks/sample.py
 
 clean: ## remove what demo and tests left behind

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.files import write_json
 from silo.inference.answer import Answer
 from silo.inference.context import RicContext

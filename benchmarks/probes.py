@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from silo.evaluation.perplexity import TextLimits
 from silo.evaluation.tune import validation_text
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.files import read_json, write_json
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text

@@ -3,7 +3,8 @@
     python benchmarks/sample.py [--tokens 80] [--temperature 0.8] [--top-p 0.9] [--seed 0]
 
 Prompts are the first 24 tokens of validation documents that anyone may copy. A continuation that shares eight words in
-a row with a restricted document of the corpus is not printed: nothing restricted enters the repository.
+a row with a restricted document of the corpus is not printed: nothing restricted enters the repository. The models are
+those of `silo experiment parametric`.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--models", type=Path, default=ROOT / "silo-home" / "models")
-    parser.add_argument("--corpus", type=Path, default=ROOT / "silo-home" / "corpora" / "shared-data")
+    parser.add_argument("--models", type=Path, default=ROOT / "build" / "experiments" / "models")
+    parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "experiments" / "corpus")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "samples.md")
     arguments = parser.parse_args()

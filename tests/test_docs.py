@@ -37,7 +37,7 @@ HARMLESS = {"cat", "cp", "diff", "echo", "mv", "silo"}
 MEANWHILE = {"One restricted record is moved into the public-domain shard.": slip_in}
 """What a page says has happened between two commands."""
 
-FOREIGN = {"--only-table", "--peers-python"}
+FOREIGN = {"--peers-python"}
 """Options of the benchmarks."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from tests.experiments.small import make_lab
 
 

@@ -8,7 +8,7 @@ import faiss
 import pytest
 import torch
 
-from silo.experiments.lab import RECIPES, Lab
+from silo.experiments.harness.lab import RECIPES, Lab
 from silo.lm.network import PRESETS, Preset
 from silo.search.knn.codec import CodecSettings
 from tests.conftest import record, words, write_jsonl

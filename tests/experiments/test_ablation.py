@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from silo.errors import SiloError
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.experiments.run import run_experiment
 from tests.experiments.small import write_recipe
 

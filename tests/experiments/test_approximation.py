@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.experiments.run import run_experiment
 from tests.experiments.small import write_recipe
 

@@ -9,7 +9,7 @@ import pytest
 
 from silo.evaluation.intervals import Estimate
 from silo.experiments.corpus import OverlapRecipe, correlate
-from silo.experiments.lab import RECIPES, Lab
+from silo.experiments.harness.lab import RECIPES, Lab
 from silo.experiments.run import run_experiment
 from silo.recipe import load_recipe
 from tests.experiments.small import make_lab

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from silo.errors import SiloError
-from silo.experiments.data import SPLITS, DataRecipe, find_domains, prepare_data
+from silo.experiments.harness.data import SPLITS, DataRecipe, find_domains, prepare_data
 from tests.conftest import record, write_jsonl
 
 RECIPE = DataRecipe(train_bytes=2_000, together={"mail": "thread", "code": "package"})

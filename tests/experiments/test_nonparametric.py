@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from silo.errors import SiloError
-from silo.experiments.lab import Lab
-from silo.experiments.report import write_report
-from silo.experiments.result import load_result
-from silo.experiments.run import run_experiment
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.report import write_report
+from silo.experiments.harness.result import load_result
+from silo.experiments.run import EXPERIMENTS, run_experiment
 from tests.experiments.small import write_recipe
 
 
@@ -50,7 +50,7 @@ def test_from_data_to_page(lab: Lab, tmp_path: Path) -> None:
         "reference + knn+ngram",
     } <= set(rows)
     assert result.plot.startswith(b"\x89PNG")
-    assert "nonparametric" in write_report(lab.folder / "results", tmp_path / "page")
+    assert "nonparametric" in write_report(lab.folder / "results", tmp_path / "page", EXPERIMENTS)
     page = (tmp_path / "page" / "report.html").read_text()
     assert result.answer in page and "http" not in page
     assert "report-nonparametric.png" in (tmp_path / "page" / "report.md").read_text()
@@ -75,4 +75,4 @@ def test_models_that_are_not_there_are_asked_for(lab: Lab) -> None:
 
 def test_there_is_nothing_to_report_before_anything_was_run(tmp_path: Path) -> None:
     with pytest.raises(SiloError, match="input-missing"):
-        write_report(tmp_path, tmp_path / "page")
+        write_report(tmp_path, tmp_path / "page", EXPERIMENTS)

@@ -10,7 +10,7 @@ import pytest
 
 from silo.errors import SiloError
 from silo.evaluation.perplexity import DomainFigures, DomainSums, TextLimits
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.experiments.parametric import Comparison, compare_models, mean_ratio
 from silo.experiments.run import run_experiment
 from tests.experiments.small import make_lab

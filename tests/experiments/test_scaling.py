@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from silo.evaluation.perplexity import DomainFigures, DomainSums
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.experiments.run import run_experiment
 from silo.experiments.scaling import Point, fit_line
 from tests.experiments.small import write_recipe

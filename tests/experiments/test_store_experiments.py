@@ -11,8 +11,8 @@ import pytest
 
 from silo.experiments.attribution import contains
 from silo.experiments.extraction import longest_common_run
-from silo.experiments.lab import Lab
-from silo.experiments.result import Result, load_result
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import Result, load_result
 from silo.experiments.run import run_experiment
 from silo.pairing import open_store
 from tests.conftest import record, words, write_jsonl

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from silo.experiments.lab import Lab
-from silo.experiments.result import Result
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import Result
 from silo.experiments.run import run_experiment
 from silo.experiments.training import Variant, multiply_adds, tokens_to_reach
 from silo.lm.network import PRESETS, make_network

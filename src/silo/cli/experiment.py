@@ -10,7 +10,7 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
-    from silo.experiments.lab import Lab
+    from silo.experiments.harness.lab import Lab
     from silo.progress import Advance
 
 
@@ -28,13 +28,13 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from silo.experiments.report import write_report
-    from silo.experiments.run import run_experiment
+    from silo.experiments.harness.report import write_report
+    from silo.experiments.run import EXPERIMENTS, run_experiment
 
     work = Path(arguments.work or ("build/experiments-quick" if arguments.quick else "build/experiments"))
     if arguments.name == "report":
         out = Path(arguments.out or (work / "report" if arguments.quick else "docs/results"))
-        names = write_report(work / "results", out)
+        names = write_report(work / "results", out, EXPERIMENTS)
         show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
     with show.progress(quiet=arguments.quiet) as advance:
@@ -50,8 +50,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> Lab:
-    from silo.experiments.lab import Lab
-    from silo.experiments.quick import open_quick_lab
+    from silo.experiments.harness.lab import Lab
+    from silo.experiments.harness.quick import open_quick_lab
 
     def talk(text: str) -> None:
         show.say(text, quiet=arguments.quiet)

@@ -9,8 +9,8 @@ from typing import Any
 
 from silo.errors import SiloError
 from silo.evaluation.perplexity import DomainFigures
-from silo.experiments.lab import Lab
-from silo.experiments.measure import (
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import (
     NEIGHBOURS,
     WINDOW,
     Sample,
@@ -21,7 +21,7 @@ from silo.experiments.measure import (
     measure,
     ratio,
 )
-from silo.experiments.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.store.view import PROBES
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.evaluation.fitting import solve_lambda
 from silo.evaluation.perplexity import PLAIN, DomainFigures, DomainSums, sum_rows
-from silo.experiments.lab import Lab
-from silo.experiments.measure import (
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import (
     NEIGHBOURS,
     Floats,
     Sample,
@@ -29,7 +29,7 @@ from silo.experiments.measure import (
     ratio,
     read_text,
 )
-from silo.experiments.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.files import fingerprint
 from silo.inference.mix import token_mass
 from silo.lm.codec import learn_from, sample_keys

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import TextLimits, read_domains
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.optout import Recipe as OptOut
 from silo.experiments.optout import Series, hold
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.answer import notice_lines
 from silo.inference.credit import credit
 from silo.inference.neighbours import top_neighbours

@@ -19,9 +19,9 @@ from silo.corpus.report.plots import plot_distribution
 from silo.corpus.report.stats import CorpusStats, corpus_stats, load_reference
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import TextLimits
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import Comparison, compare_models, estimate
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.records import TRAINING_SETS, Tier
 
 STATS_DIFFERENCES = """Our data are a few tens of megabytes of public text instead of 228 billion tokens, counted in

@@ -13,8 +13,8 @@ from silo.errors import SiloError
 from silo.evaluation import intervals
 from silo.evaluation.tasks.evaluate import METHODS, TaskOptions, TaskResult, evaluate_tasks
 from silo.evaluation.tasks.task import Task, load_tasks
-from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import file_sha256, fingerprint
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings

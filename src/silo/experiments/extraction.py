@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from silo.errors import SiloError
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import TextLimits
-from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import remove_tree
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from silo.evaluation.perplexity import PLAIN, REFERENCE, DomainFigures, average_gap_closed
-from silo.experiments.lab import Lab
-from silo.experiments.measure import Sample, Setup, known_domains, measure
-from silo.experiments.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import Sample, Setup, known_domains, measure
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 
 PAPER = {"knn": 91, "ric": 27}
 """Per cent of the gap that the paper's methods close."""

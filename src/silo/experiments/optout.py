@@ -26,8 +26,8 @@ from silo.evaluation.perplexity import (
     read_domains,
     score_domain,
 )
-from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree
 from silo.inference.settings import Settings
 from silo.lm.model import LanguageModel

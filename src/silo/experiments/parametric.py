@@ -20,8 +20,8 @@ from silo.evaluation.perplexity import (
     read_domains,
     score_domain,
 )
-from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import read_json
 from silo.lm.audit import verify_model
 from silo.lm.model import LanguageModel

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from silo.evaluation.perplexity import DomainFigures, DomainSums, sum_rows
-from silo.experiments.lab import Lab
-from silo.experiments.measure import (
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import (
     WINDOW,
     Floats,
     Sample,
@@ -22,7 +22,7 @@ from silo.experiments.measure import (
     read_text,
     store_digest,
 )
-from silo.experiments.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.inference.context import RicContext
 from silo.inference.observe import observe
 from silo.inference.predict import Predictor

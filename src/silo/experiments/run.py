@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from silo.errors import SiloError
-from silo.experiments.lab import Lab
-from silo.experiments.result import Result, save_result
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import Result, save_result
 
 EXPERIMENTS = {
     "corpus-stats": "corpus",

@@ -16,8 +16,8 @@ import numpy as np
 
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import TextLimits, read_domains
-from silo.experiments.lab import Lab
-from silo.experiments.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session

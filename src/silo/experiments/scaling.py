@@ -11,9 +11,9 @@ import numpy as np
 
 from silo.evaluation.intervals import Estimate
 from silo.evaluation.perplexity import PLAIN, DomainFigures
-from silo.experiments.lab import Lab
-from silo.experiments.measure import Floats, Sample, Setup, as_json, known_domains, measure, store_size
-from silo.experiments.result import ACCENTS, INK, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import Floats, Sample, Setup, as_json, known_domains, measure, store_size
+from silo.experiments.harness.result import ACCENTS, INK, Result, Table, draw_estimates, figure_png, show_estimate
 
 FINE_TUNED = "fine-tuned"
 STRAIGHT = 0.98

@@ -16,8 +16,9 @@ import numpy as np
 
 from silo.evaluation import intervals
 from silo.evaluation.perplexity import PLAIN, DomainFigures, TextLimits
-from silo.experiments.lab import Lab
-from silo.experiments.measure import Setup, measure
+from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import Setup, measure
+from silo.experiments.harness.result import Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import (
     Comparison,
     compare_models,
@@ -29,7 +30,6 @@ from silo.experiments.parametric import (
     ratios_by_mark,
     score_tables,
 )
-from silo.experiments.result import Result, Table, figure_png, show_estimate
 from silo.files import fingerprint
 from silo.lm.model import LanguageModel
 from silo.lm.network import parameter_count

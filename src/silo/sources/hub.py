@@ -1,6 +1,7 @@
 """Kind `hub`: JSON lines and Parquet files of a Hugging Face dataset, or of a local folder laid out like one.
 
-The dataset card's licence tag covers the collection and is often wrong: it counts as weak evidence only.
+The dataset card's licence tag covers the collection and is often wrong: it counts as weak evidence only, and yields to
+what the recipe states about a folder unless it restricts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
-from silo.records import Candidate, Evidence, Quarantined
+from silo.records import Candidate, Evidence, Quarantined, Tier
 from silo.sources.jsonl import read_lines
 from silo.sources.parquet import read_rows
 from silo.sources.reader.fields import assess_statement, defaults_of
@@ -45,11 +46,15 @@ def plan_hub(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
 
 
 def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[SourcePart]:
-    local = (base / Path(name).expanduser()).absolute()
-    root = local if local.is_dir() else _download(name)
-    title = local.name if local.is_dir() else name
+    """All data files, or those below a folder: `owner/name:folder`."""
+    local = _local(name, base)
+    dataset, _, folder = (name, "", "") if local.is_dir() else name.partition(":")
+    local = _local(dataset, base)
+    root = local if local.is_dir() else _download(dataset, folder)
+    title = local.name if local.is_dir() else dataset
     salt = signals_stamp(recipe) + describe_file(_CARD, root / _CARD)
-    files = sorted(path for path in root.rglob("*") if path.name.endswith(_ENDINGS) and path.name not in _NOT_DATA)
+    inside = (root / folder).rglob("*")
+    files = sorted(path for path in inside if path.name.endswith(_ENDINGS) and path.name not in _NOT_DATA)
     return [
         SourcePart(
             recipe=recipe,
@@ -65,15 +70,20 @@ def _plan_dataset(name: str, recipe: SourceRecipe, base: Path) -> list[SourcePar
     ]
 
 
-def _download(name: str) -> Path:
-    if not _REPOSITORY.fullmatch(name):
+def _local(name: str, base: Path) -> Path:
+    return (base / Path(name).expanduser()).absolute()
+
+
+def _download(name: str, folder: str) -> Path:
+    if not _REPOSITORY.fullmatch(name) or ".." in PurePosixPath(folder).parts or folder.startswith("/"):
         raise SiloError("input-missing", f"{name} is neither a folder nor the name of a dataset (owner/name)")
     try:
         import huggingface_hub
     except ImportError:
         hint = "run: pip install 'silo-lm[hub]'"
         raise SiloError("extra-missing", "reading from the Hugging Face hub needs huggingface_hub", hint) from None
-    wanted = [_CARD, *(f"*{ending}" for ending in _ENDINGS)]
+    inside = f"{folder.strip('/')}/" if folder else ""
+    wanted = [_CARD, *(f"{inside}*{ending}" for ending in _ENDINGS)]
     try:
         return Path(huggingface_hub.snapshot_download(name, repo_type="dataset", allow_patterns=wanted))
     except Exception as error:
@@ -85,7 +95,7 @@ def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantin
     """The records of one data file, with the dataset's name and folder where they name no source and domain."""
     relative = PurePosixPath(part.members[0])
     defaults = replace(
-        defaults_of(part, limits, extra=card_evidence(Path(part.path))),
+        defaults_of(part, limits, extra=_telling_tags(part)),
         source=part.recipe.name or part.label.removesuffix(escape_name(f"/{relative}")),
         domain=part.recipe.domain or _subset(relative),
         id_from_text=True,
@@ -93,6 +103,12 @@ def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantin
     path = Path(part.path) / relative
     reader = read_rows if relative.name.endswith(".parquet") else read_lines
     yield from reader(path, part.label, limits, defaults)
+
+
+def _telling_tags(part: SourcePart) -> tuple[Evidence, ...]:
+    """The card's tags; beside a licence that the recipe states for its folders, only those that restrict."""
+    tags = card_evidence(Path(part.path))
+    return tuple(tag for tag in tags if tag.tier == Tier.restricted) if part.recipe.license else tags
 
 
 def _subset(relative: PurePosixPath) -> str:

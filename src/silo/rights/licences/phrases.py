@@ -17,7 +17,8 @@ from silo.rights.licences.table import Table, license_table
 from silo.rights.licences.weblinks import is_url, read_url
 
 MAX_CHARS = 4000
-_BREAK = re.compile(r"([()\[\]{}])|[;,|]|/(?=\D)|(?<=\D)/|[.!](?=\s|$)|\s-\s|\n")
+_BREAK = re.compile(r"([()\[\]{}])|[;,|]|/(?=\D)|(?<=\D)/|[.!](?=\s|$)|(?<!creative commons)\s-\s|\n", re.IGNORECASE)
+"""Where a clause ends; the Common Pile writes "Creative Commons - Attribution - https://..."."""
 _INNER = re.compile(r"[^a-z]+")
 _URL = re.compile(r"(?:https?://|//|www\.|creativecommons\.org/)[^\s()<>\[\],;]+", re.IGNORECASE)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from silo.experiments.data import SPLITS
-from silo.experiments.lab import RECIPES, Lab
+from silo.experiments.harness.data import SPLITS
+from silo.experiments.harness.lab import RECIPES, Lab
 from silo.files import canonical_json, commit, remove_tree
 from silo.progress import Advance
 from silo.recipe import SourceRecipe

@@ -21,7 +21,7 @@ from silo.evaluation.perplexity import (
     read_domain,
     score_domain,
 )
-from silo.experiments.lab import Lab
+from silo.experiments.harness.lab import Lab
 from silo.inference.settings import Settings, parse_method
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import LanguageModel

@@ -20,7 +20,7 @@ from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
 from silo.evaluation.perplexity import TextLimits, read_domains
 from silo.evaluation.tune import tune
-from silo.experiments.data import DataRecipe, prepare_data
+from silo.experiments.harness.data import DataRecipe, prepare_data
 from silo.files import fingerprint, read_json, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
@@ -35,7 +35,7 @@ from silo.records import Document
 from silo.search.knn.codec import CodecSettings
 from silo.text.tokenizer import load_tokenizer
 
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parents[1] / "recipes"
 DEFAULT_CODEC = CodecSettings()
 T = TypeVar("T")
 

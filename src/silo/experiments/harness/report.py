@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Iterable
 from pathlib import Path
 
 from silo.errors import SiloError
-from silo.experiments.result import Result, Table, load_result
-from silo.experiments.run import EXPERIMENTS
+from silo.experiments.harness.result import Result, Table, load_result
 from silo.files import write_atomic
 
 _STYLE = """
@@ -22,9 +22,9 @@ td:first-child, th:first-child { text-align: left; }
 """
 
 
-def write_report(results: Path, out: Path) -> list[str]:
+def write_report(results: Path, out: Path, names: Iterable[str]) -> list[str]:
     """Write `report.html`, `report.md` and the plots of every result there is to `out`; returns their names."""
-    found = [load_result(results / name) for name in EXPERIMENTS if (results / name / "results.json").exists()]
+    found = [load_result(results / name) for name in names if (results / name / "results.json").exists()]
     if not found:
         raise SiloError("input-missing", f"there are no results in {results}", "run `silo experiment NAME` first")
     out.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""What experiments share: data, the lab, one measurement, results and their report."""
