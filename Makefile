@@ -48,7 +48,6 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/suffix.py
 	$(BIN)/python benchmarks/bm25.py
 	$(BIN)/python benchmarks/store.py
-	$(BIN)/python benchmarks/exactness.py
 	$(BIN)/python benchmarks/probes.py
 	$(BIN)/python benchmarks/generate.py --large
 

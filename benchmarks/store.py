@@ -3,7 +3,7 @@
     python benchmarks/store.py --model silo-home/models/pdsw [--tokens 1000000] [--domains news imdb_reviews ...]
 
 Filling is compared with the bare forward pass of the encoder over the same documents, in the same run. Recall is that
-of the usual probes against every list (benchmarks/exactness.py has float keys). The store is kept in `--work`,
+of the usual probes against every list (`silo experiment approximation` has float keys). The store is kept in `--work`,
 and a run that was stopped goes on. Results: docs/results/store.json and store.md.
 """
 

@@ -22,7 +22,7 @@ def test_larger_codes_find_more(lab: Lab) -> None:
         sample = { document_tokens = 50 }
         searches = [
             { name = "usual", code_bytes = 8, probes = 2 },
-            { name = "large", code_bytes = 32, probes = 0 },
+            { name = "large", code_bytes = 16, probes = 0 },
             { name = "small", code_bytes = 2, probes = 0 },
             { name = "own", code_bytes = 8, probes = 2, learned_from = "store" },
         ]

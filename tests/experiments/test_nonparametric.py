@@ -27,7 +27,7 @@ def _write_recipe(lab: Lab, domains: str) -> None:
         methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
         neighbours = 64
         sample = {{ document_tokens = 50 }}
-        fine_tuning_epochs = {{ pdsw = 1.0 }}
+        fine_tuning_epochs = {{ pdsw = 0.2 }}
         """,
     )
 

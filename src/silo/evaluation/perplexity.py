@@ -341,9 +341,9 @@ class DomainSums:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values; `rows` keeps the order of the rows, which a file of JSON need not."""
         plain = {name: getattr(self, name) for name in ("domain", "mark", "notes", "seconds")}
-        lists = {name: list(getattr(self, name)) for name in ("labels", "matches")}
+        lists = {"rows": list(self.logs), **{name: list(getattr(self, name)) for name in ("labels", "matches")}}
         logs = {row: values.tolist() for row, values in self.logs.items()}
         return {**plain, **lists, "tokens": self.tokens.tolist(), "sizes": self.sizes.tolist(), "logs": logs}
 
@@ -357,7 +357,7 @@ class DomainSums:
             tuple(content["matches"]),
             np.array(content["tokens"], dtype=np.float64),
             np.array(content["sizes"], dtype=np.float64),
-            {row: np.array(values, dtype=np.float64) for row, values in content["logs"].items()},
+            {row: np.array(content["logs"][row], dtype=np.float64) for row in content["rows"]},
             content["notes"],
             content["seconds"],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,9 @@ from silo.experiments.harness.measure import (
 )
 from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.store.view import PROBES
+
+_NAMED = 4
+"""Changes that the answer names; the others are in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +143,16 @@ def _compare(items: Sequence[DomainFigures], base: Sequence[DomainFigures], row:
 
 
 def _answer(recipe: Recipe, ratios: Ratios) -> str:
-    """The changes by what they do to the last method, most first."""
+    """What matters most to the last method, and how little the rest does."""
     row = recipe.methods[-1]
     means = {change: rows[row]["mean"] for change, rows in ratios.items()}
-    order = sorted(means, key=lambda change: float(means[change]["value"]))
-    parts = [f"{show_estimate(means[change], 3)} times with {change}" for change in order]
-    return f"Perplexity of {row} against that of {recipe.base.name}: {', '.join(parts)}."
+    effects = {change: abs(math.log(mean["value"])) for change, mean in means.items()}
+    order = sorted(effects, key=lambda change: -effects[change])
+    parts = [f"{show_estimate(means[change], 3)} times with {change}" for change in order[:_NAMED]]
+    answer = f"Perplexity of {row} against that of {recipe.base.name}: {', '.join(parts)}"
+    if rest := order[_NAMED:]:
+        answer += f"; no other change makes it differ by more than {100 * math.expm1(effects[rest[0]]):.1f} %"
+    return answer + "."
 
 
 def _change_table(recipe: Recipe, ratios: Ratios) -> Table:
@@ -184,7 +192,6 @@ def _plot(recipe: Recipe, ratios: Ratios) -> bytes:
     axes.axvline(1.0, color="#999999", linewidth=0.8)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
-    axes.set_xscale("log")
     axes.set_xlabel(
         f"perplexity / that of {recipe.base.name}; mean of the domains with its 95 % interval, | each domain"
     )

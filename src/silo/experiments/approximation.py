@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.evaluation.fitting import solve_lambda
-from silo.evaluation.perplexity import PLAIN, DomainFigures, DomainSums, sum_rows
+from silo.evaluation.perplexity import PLAIN, DomainFigures, DomainSums, DomainText, sum_rows
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import (
     NEIGHBOURS,
@@ -164,27 +164,32 @@ def _score(lab: Lab, recipe: Recipe, domain: str, kind: Key) -> dict[str, Any]:
     test = read_text(lab, domain, "test", model, recipe.sample)
     validation = read_text(lab, domain, "validation", model, recipe.sample)
     asked = [_ask(model, kind, text.stream.ids) for text in (validation, test)]
-    counted = [text.counted[1:] for text in (validation, test)]
     count = min(recipe.neighbours, len(keys))
     truth = [_search_exactly(keys, one.keys, count) for one in asked]
-    found = {EXACT: truth}
+    rows, recall = {PLAIN: asked[1].lm}, {}
+
+    def add(name: str, found: Sequence[Found]) -> None:
+        rows[name] = _mix(values, asked, found, validation.counted[1:])
+        recall[name] = _sum_by_document(test, _shared(found[1], truth[1]))
+
+    add(EXACT, truth)
     sample = cache(lambda: sample_keys(place, lab.corpus(), key=kind, advance=lab.advance))
     index_of = cache(lambda search: _index(_codec(lab, recipe.model, kind, search, keys, sample), keys))
     for search in recipe.searches:
         index = index_of(replace(search, name="", probes=0))
-        found[search.name] = [_search(index, one.keys, count, search.probes) for one in asked]
-    rows = {PLAIN: asked[1].lm}
-    rows |= {name: _mix(values, asked, answers, counted[0]) for name, answers in found.items()}
-    recall = {name: _shared(answers[1], truth[1]) for name, answers in found.items()}
-    by_document = test.documents[1:][counted[1]]
+        add(search.name, [_search(index, one.keys, count, search.probes) for one in asked])
     return {
         "sums": sum_rows(test, {name: np.concatenate([[1.0], row]) for name, row in rows.items()}).as_json(),
-        "recall": {
-            name: np.bincount(by_document, weights=shares[counted[1]], minlength=len(test.labels)).tolist()
-            for name, shares in recall.items()
-        },
+        "recall": recall,
         "key_bytes": {EXACT: 4 * keys.shape[1], **{search.name: search.code_bytes for search in recipe.searches}},
     }
+
+
+def _sum_by_document(text: DomainText, values: Floats) -> list[float]:
+    """Values of all tokens but the first, added up where they are scored."""
+    counted = text.counted[1:]
+    sums = np.bincount(text.documents[1:][counted], weights=values[counted], minlength=len(text.labels))
+    return [float(value) for value in sums]
 
 
 def _stored(encoder: DocumentEncoder, texts: Sequence[str]) -> tuple[Keys, Ints]:

@@ -29,7 +29,7 @@ Such a meeting point is an extrapolation."""
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`store_tokens` are the sizes by model, small to large; the model is fine-tuned on the largest alone."""
+    """`store_tokens` are the sizes by model, small to large, the last 0 for all there is; fine-tuning is on the last."""
 
     question: str
     paper: str
@@ -87,7 +87,7 @@ def run(lab: Lab, name: str) -> Result:
     return Result(
         name,
         recipe.question,
-        _answer(recipe.models, series, lines),
+        _answer(recipe, series, lines),
         recipe.paper,
         DIFFERENCES,
         (_line_table(series, lines), *(_size_table(model, domains, series) for model in recipe.models)),
@@ -152,7 +152,10 @@ def _meeting(points: Sequence[Point], line: Line) -> Estimate | None:
     return Estimate.of(tokens)
 
 
-def _show_tokens(tokens: float) -> str:
+def _show_tokens(tokens: float, smallest: float = 0.0) -> str:
+    """A number of tokens; those below the smallest store are not told apart."""
+    if tokens < smallest:
+        return f"less than {_show_tokens(smallest)}"
     if tokens >= _FARTHEST:
         return "never"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -161,16 +164,18 @@ def _show_tokens(tokens: float) -> str:
     return f"{tokens:.0f}"
 
 
-def _show_meeting(found: Estimate | None) -> str:
+def _show_meeting(points: Sequence[Point], line: Line) -> str:
+    found = _meeting(points, line)
     if found is None:
         return ""
-    return f"{_show_tokens(found.value)} ({_show_tokens(found.low)} to {_show_tokens(found.high)})"
+    value, low, high = (_show_tokens(tokens, points[0].tokens) for tokens in (found.value, found.low, found.high))
+    return value if value == low == high else f"{value} ({low} to {high})"
 
 
 def _line_table(series: Series, lines: Lines) -> Table:
     rows = []
     for (model, domain, row), line in lines.items():
-        meeting = _show_meeting(_meeting(series[model, domain], line))
+        meeting = _show_meeting(series[model, domain], line)
         slope = show_estimate(as_json(line.slope), 2)
         bend = show_estimate(as_json(line.bend), 2)
         rows.append((model, domain, row, slope, f"{line.r_squared:.3f}", bend, line.shape, meeting))
@@ -204,16 +209,16 @@ def _show_perplexity(figures: DomainFigures, row: str) -> str:
     return show_estimate(as_json(figures.perplexity(row))) if row in figures.rows else ""
 
 
-def _answer(models: Sequence[str], series: Series, lines: Lines) -> str:
-    return (
-        "; ".join(_answer_of([place for place in series if place[0] == model], series, lines) for model in models) + "."
-    )
+def _answer(recipe: Recipe, series: Series, lines: Lines) -> str:
+    methods = [method for method in recipe.methods if method != PLAIN]
+    places = {model: [place for place in series if place[0] == model] for model in recipe.models}
+    return "; ".join(_answer_of(mine, methods, series, lines) for mine in places.values()) + "."
 
 
-def _answer_of(places: Sequence[Place], series: Series, lines: Lines) -> str:
+def _answer_of(places: Sequence[Place], methods: Sequence[str], series: Series, lines: Lines) -> str:
     """What a doubling brings one model with the method that is best with the largest stores, and where that leads."""
     last = {place: series[place][-1].figures for place in places}
-    row = min(_rows(series[places[0]]), key=lambda name: sum(_log(last[place], name) for place in places))
+    row = min(methods, key=lambda name: sum(_log(last[place], name) for place in places))
     found = {place: lines[*place, row] for place in places}
     falls = np.mean([-line.slope / last[place].perplexity(PLAIN) for place, line in found.items()], axis=0)
     straight = sum(line.shape == "log-linear" for line in found.values())
@@ -224,7 +229,9 @@ def _answer_of(places: Sequence[Place], series: Series, lines: Lines) -> str:
     )
     meetings = [meeting.value for place, line in found.items() if (meeting := _meeting(series[place], line))]
     if meetings:
-        answer += f", and would meet the fine-tuned model at {_show_tokens(float(np.median(meetings)))} tokens (median)"
+        smallest = float(np.median([series[place][0].tokens for place in places]))
+        middle = _show_tokens(float(np.median(meetings)), smallest)
+        answer += f"; the line meets the fine-tuned model at {middle} tokens (median of the domains)"
     return answer
 
 
@@ -263,7 +270,7 @@ def _plot(models: Sequence[str], domains: Sequence[str], series: Series) -> byte
     """Perplexity over the tokens of the store, a panel for each model and domain."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.6 * len(domains) + 1.5, 3.4 * len(models) + 0.6), layout="constrained")
+    figure = Figure(figsize=(max(8, 3.6 * len(domains)), 3.4 * len(models) + 0.8), layout="constrained")
     panels = figure.subplots(len(models), len(domains), squeeze=False)
     for down, model in enumerate(models):
         for across, domain in enumerate(domains):
@@ -275,7 +282,7 @@ def _plot(models: Sequence[str], domains: Sequence[str], series: Series) -> byte
             if down == len(models) - 1:
                 axes.set_xlabel("tokens of the store")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure_png(figure)
 
 
@@ -290,4 +297,6 @@ def _draw_series(axes: Any, points: Sequence[Point]) -> None:
     if FINE_TUNED in last.rows:
         axes.axhline(last.perplexity(FINE_TUNED)[0], color=INK, linewidth=1, linestyle="--", label="fine-tuned")
     axes.set_xscale("log")
+    axes.set_xticks(sizes, [_show_tokens(size) for size in sizes])
+    axes.minorticks_off()
     axes.grid(alpha=0.3)

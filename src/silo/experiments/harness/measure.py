@@ -90,11 +90,11 @@ def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: S
 
 def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     """All rows of one setup on one domain, now or in an earlier run."""
-    references = [setup.reference] if setup.reference and _same_tokenizer(lab, setup.model, setup.reference) else []
+    reference = setup.reference if setup.reference and _same_tokenizer(lab, setup.model, setup.reference) else ""
     key = {
         "model": fingerprint_of(lab, setup.model),
         "stores": [store_digest(place) for place in setup.stores],
-        "references": [fingerprint_of(lab, name) for name in references],
+        "reference": fingerprint_of(lab, reference) if reference else "",
         "methods": list(setup.methods),
         "search": [setup.neighbours, setup.probes],
         "window": setup.window,
@@ -111,7 +111,7 @@ def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
             stores,
             _key_encoder(model, stores, setup.methods, windows),
             setup.methods,
-            dict.fromkeys([REFERENCE] * len(references), LanguageModel.open(lab.model(setup.reference or setup.model))),
+            {REFERENCE: LanguageModel.open(lab.model(reference))} if reference else {},
             {_searches(setup.methods): Settings(k=setup.neighbours, probes=setup.probes)},
             neighbours=setup.neighbours,
             fine_tuning=FineTuning(epochs=setup.fine_tuning_epochs) if setup.fine_tuning_epochs else None,
