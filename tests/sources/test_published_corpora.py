@@ -71,8 +71,12 @@ def test_records_of_the_common_pile_have_their_own_licences(tmp_path: Path) -> N
         "wikiteam": "No License",
     }
     for at, (name, licence) in enumerate(licences.items()):
-        record: dict[str, object] = {"id": str(at), "text": words(at, 60), "source": name}
-        record["metadata"] = {"license": licence}
+        record: dict[str, object] = {
+            "id": str(at),
+            "text": words(at, 60),
+            "source": name,
+            "metadata": {"license": licence},
+        }
         _put(tmp_path / "common-pile" / f"{name}_filtered" / "00000_x.jsonl.gz", [record])
     some = tuple(source for source in recipe.source if source.domain in licences)
     build(replace(recipe, source=some, workers=1), tmp_path / "corpus", base=tmp_path)

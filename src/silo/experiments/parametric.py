@@ -24,6 +24,7 @@ from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import read_json
 from silo.lm.audit import verify_model
+from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import LanguageModel
 from silo.lm.training.curve import smooth
 
@@ -124,7 +125,7 @@ def compare_models(
 
 def _score(lab: Lab, place: Path, domain: str, split: str, limits: TextLimits) -> DomainSums:
     key = {
-        "model": LanguageModel.open(place).fingerprint,
+        "model": model_fingerprint(open_manifest(place)),
         "domain": domain,
         "split": split,
         "text": lab.sizes[domain][split],
@@ -142,14 +143,14 @@ def _score(lab: Lab, place: Path, domain: str, split: str, limits: TextLimits) -
 
 def _audit(lab: Lab, place: Path) -> dict[str, Any]:
     """What the model's list of documents says beside the corpus."""
-    model = LanguageModel.open(place)
+    manifest = open_manifest(place)
 
     def verify() -> dict[str, Any]:
         found = verify_model(place, corpus=str(lab.folder / "corpus"))
         kept = ("tiers", "permitted", "documents", "document_tiers", "violations")
-        return {**{name: found[name] for name in kept}, "training": model.manifest["training"]["summary"]}
+        return {**{name: found[name] for name in kept}, "training": manifest["training"]["summary"]}
 
-    return lab.cell("audit", {"model": model.fingerprint, "corpus": lab.corpus().fingerprint}, verify)
+    return lab.cell("audit", {"model": model_fingerprint(manifest), "corpus": lab.corpus().fingerprint}, verify)
 
 
 def estimate(figure: intervals.Floats) -> dict[str, float | None]:
