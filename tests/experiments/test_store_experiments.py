@@ -110,9 +110,9 @@ def test_guard_policy_and_erasure_narrow_what_can_be_drawn_out(lab: Lab) -> None
 
 
 def test_the_longest_common_run() -> None:
-    source = np.array([1, 2, 3, 1, 2, 3, 4])
-    assert longest_common_run(np.array([9, 1, 2, 3, 4, 9, 2, 3]), source) == 4
-    assert longest_common_run(np.array([9]), source) == longest_common_run(np.array([], dtype=np.int64), source) == 0
+    source = np.array([1, 2, 3, 1, 2, 3, 4], dtype=np.uint32)
+    for written, longest in (([9, 1, 2, 3, 4, 9, 2, 3], 4), ([9], 0), ([], 0)):
+        assert longest_common_run(np.array(written, dtype=np.uint32), source) == longest
 
 
 ATTRIBUTION = """

@@ -250,7 +250,7 @@ def _plot(figures: Mapping[str, Mapping[str, _Figures]]) -> bytes:
             found = [_estimate(one) for one in (*(item.accuracy(row) for item in items.values()), _mean(items, row))]
             values = [one["value"] for one in found]
             errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
-            places = [place + 0.8 * (at - len(rows) / 2) / len(rows) for place in range(len(found))]
+            places = [place + 0.8 * (at + 0.5 - len(rows) / 2) / len(rows) for place in range(len(found))]
             axes.errorbar(places, values, errors, fmt="o", markersize=4, label=row, color=ACCENTS[at % len(ACCENTS)])
         axes.set_xticks(range(len(items) + 1), [*items, "mean"])
         axes.set_ylabel("accuracy")

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ from silo.lm.model import LanguageModel
 from silo.pairing import open_store
 from silo.records import Document
 from silo.store.selector import Selector
+from silo.store.view import View
 from silo.text.stream import first_tokens, merged_stream
 
-Tokens = NDArray[np.int64]
+Tokens = NDArray[np.uint32]
 
 DIFFERENCES = """The paper discusses that a store can be copied from, and measures nothing. Prompts are the best an
 attacker can have: the documents' own beginnings. Runs are of tokens of our tokenizer. The guard bounds one output; who
@@ -133,31 +135,26 @@ class _Place:
                 policy=arm.policy,
             )
             runs: dict[str, list[int]] = {"own": [], "any": []}
-            for prompt, source in self._prompts(count):
-                steps = session.generate(prompt, max_tokens=recipe.new_tokens, guard=arm.guard or None)
-                written = np.array([step.token for step in steps if step.token >= 0], dtype=np.int64)
-                runs["own"].append(longest_common_run(written, source))
-                runs["any"].append(self._longest_stored_run(written))
-                self.lab.advance(arm.name, len(runs["own"]), count)
+            with open_store(self.store).reading() as view:
+                for source in self._sources(view, count):
+                    prompt = session.predictor.tokenizer.decode(source[: recipe.prompt_tokens])
+                    steps = session.generate(prompt, max_tokens=recipe.new_tokens, guard=arm.guard or None)
+                    written = np.array([step.token for step in steps if step.token >= 0], dtype=np.uint32)
+                    runs["own"].append(longest_common_run(written, source))
+                    runs["any"].append(longest_stored_run(written, view))
+                    self.lab.advance(arm.name, len(runs["own"]), count)
             return runs
 
         return self.lab.cell("extraction", {**self.key(), "arm": asdict(arm), "sizes": sizes}, measure)
 
-    def _prompts(self, count: int) -> Iterator[tuple[str, Tokens]]:
-        """Beginnings of stored documents that are long enough, and all tokens of the document."""
-        store, recipe = open_store(self.store), self.recipe
-        wanted = recipe.prompt_tokens + recipe.new_tokens
-        with store.reading() as view:
-            rows = [row for row in range(len(view.ids)) if len(view.document_tokens(row)) >= wanted][:count]
-            if not rows:
-                raise SiloError("input-empty", f"no document of {self.store.name} has {wanted} tokens")
-            for row in rows:
-                tokens = view.document_tokens(row)
-                yield store.tokenizer.decode(tokens[: recipe.prompt_tokens]), tokens.astype(np.int64)
-
-    def _longest_stored_run(self, written: Tokens) -> int:
-        with open_store(self.store).reading() as view:
-            return max((view.longest_match(written[:end]).length for end in range(1, len(written) + 1)), default=0)
+    def _sources(self, view: View, count: int) -> list[Tokens]:
+        """The tokens of stored documents that are long enough, in the order of their ids, which are hashes."""
+        wanted = self.recipe.prompt_tokens + self.recipe.new_tokens
+        every = (view.document_tokens(row) for row in range(len(view.ids)))
+        sources = list(islice((tokens for tokens in every if len(tokens) >= wanted), count))
+        if not sources:
+            raise SiloError("input-empty", f"no document of {self.store.name} has {wanted} tokens")
+        return sources
 
     def tell_apart(self) -> dict[str, Any]:
         """Log-probabilities per token of members and others, by the model alone and with the store before and after."""
@@ -225,6 +222,11 @@ def longest_common_run(written: Tokens, source: Tokens) -> int:
         lengths[1:] = np.where(source == token, lengths[:-1] + 1, 0)
         best = max(best, int(lengths.max()))
     return best
+
+
+def longest_stored_run(written: Tokens, view: View) -> int:
+    """The most tokens in a row that stand in any one stored document."""
+    return max((view.longest_match(written[:end]).length for end in range(1, len(written) + 1)), default=0)
 
 
 def run(lab: Lab, name: str) -> Result:
@@ -371,7 +373,7 @@ def _plot(runs: Mapping[str, Mapping[str, Mapping[str, Figures]]]) -> bytes:
             found = [_estimate(figures[domain]["mean"]) for figures in items.values()]
             values = [one["value"] for one in found]
             errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
-            places = [place + 0.6 * (at - len(domains) / 2) / len(domains) for place in range(len(found))]
+            places = [place + 0.6 * (at + 0.5 - len(domains) / 2) / len(domains) for place in range(len(found))]
             axes.errorbar(places, values, errors, fmt="o", markersize=4, label=domain, color=ACCENTS[at % len(ACCENTS)])
         axes.set_xticks(range(len(items)), list(items), rotation=15, ha="right")
         axes.set_ylabel("tokens in a row of the document")
