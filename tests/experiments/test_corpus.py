@@ -27,7 +27,7 @@ def test_what_the_corpus_is_made_of(lab: Lab) -> None:
     assert {(row[0], row[1]) for row in overview.rows} >= {("laws", "pd"), ("code", "sw"), ("notes", "restricted")}
     shares = {row[0]: row[1:] for row in distribution.rows}
     assert shares["laws"][0] == "100.0" and shares["code"][-2] == "59.1"
-    assert "in the paper most of pdsw is code (59 %)" in result.answer and result.plot.startswith(b"\x89PNG")
+    assert "in the paper that of pdsw is code (59 %)" in result.answer and result.plot.startswith(b"\x89PNG")
 
 
 def test_overlap_beside_the_gap(lab: Lab) -> None:

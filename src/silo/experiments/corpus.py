@@ -131,12 +131,14 @@ def _stats_answer(stats: CorpusStats, recipe: StatsRecipe) -> str:
     parts = [f"{stats.totals.documents:,} documents, {stats.totals.bytes / 1e6:.1f} MB"]
     for name in TRAINING_SETS:
         largest = max(stats.distribution, key=lambda row: row.sets[name].share)
-        parts.append(f"most of {name} is {largest.group} ({100 * largest.sets[name].share:.0f} %)")
+        if share := largest.sets[name].share:
+            parts.append(f"the largest domain of {name} is {largest.group} ({100 * share:.0f} %)")
     if recipe.published:
         at = list(TRAINING_SETS).index("pdsw")
         tokens = {group: counts[at] for group, counts in recipe.published.items()}
         group = max(tokens, key=tokens.__getitem__)
-        parts.append(f"in the paper most of pdsw is {group} ({100 * tokens[group] / sum(tokens.values()):.0f} %)")
+        share = tokens[group] / sum(tokens.values())
+        parts.append(f"in the paper that of pdsw is {group} ({100 * share:.0f} %)")
     return "; ".join(parts) + "."
 
 

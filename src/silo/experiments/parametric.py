@@ -269,6 +269,8 @@ def plot_ratios(axes: Any, items: Sequence[Comparison], reference: str) -> None:
     axes.axhline(1.0, color="#999999", linewidth=0.8)
     axes.set_xticks(range(len(items)), [item.domain for item in items], rotation=30, ha="right")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_ylabel(f"perplexity / that of {reference}")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
