@@ -10,13 +10,25 @@ import numpy as np
 import pytest
 
 from silo.cli.main import main
-from silo.evaluation.perplexity import MATCHES, TextLimits, domain_mark, read_domains, store_tokens, unigrams
+from silo.evaluation.perplexity import (
+    MATCHES,
+    Contestants,
+    TextLimits,
+    domain_mark,
+    read_domains,
+    score_domain,
+    store_tokens,
+    unigrams,
+)
 from silo.evaluation.ppl import USES, PplOptions, evaluate_perplexity
+from silo.inference.context import RicContext
+from silo.inference.observe import observe
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
-from silo.inference.settings import Settings, save_settings
+from silo.inference.settings import Ric, Settings, save_settings
 from silo.lm.model import LanguageModel
 from silo.lm.training.finetune import FineTuning, fine_tune
+from silo.lm.windows import Windows
 from silo.pairing import open_store
 from silo.text.stream import merged_stream
 from tests.conftest import record, write_jsonl
@@ -76,6 +88,17 @@ def test_rows_are_what_score_finds(place: Path, figures: dict[str, Any]) -> None
     assert row["bits_per_byte"]["value"] == pytest.approx(alone.bits_per_byte, rel=1e-6)
     ric = score_text(open_predictor(place / "model", [place / "store"], method="ric"), text).total
     assert figures["domains"]["prose"]["rows"]["ric"]["perplexity"]["value"] == pytest.approx(ric.perplexity, rel=1e-6)
+
+
+def test_passages_and_text_are_no_longer_than_the_window_of_the_model_alone(place: Path) -> None:
+    model, window = LanguageModel.open(place / "model"), Windows(16, 8)
+    assert model.context > window.length
+    (text,) = read_domains([place / "prose.test.jsonl"], model.tokenizer, TextLimits()).values()
+    contestants = Contestants(model, [open_store(place / "store")], None, ("lm", "ric"), {}, windows=window)
+    found = score_domain(contestants, text, None).logs["ric"]
+    provider = RicContext(window.length, Ric(), model.tokenizer)
+    predictor = open_predictor(place / "model", [place / "store"], method="ric", context=lambda _: provider)
+    np.testing.assert_allclose(np.exp(found[1:]), observe(predictor, text.stream.ids).lm[1:])
 
 
 def test_every_figure_has_an_interval_around_it(figures: dict[str, Any]) -> None:

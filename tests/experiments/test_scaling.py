@@ -55,7 +55,7 @@ def test_stores_of_several_sizes(lab: Lab) -> None:
         methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
         neighbours = 64
         sample = { document_tokens = 50 }
-        store_tokens = { pdsw = [500, 1000, 2000, 100000000, 200000000] }
+        store_tokens = { pdsw = [500, 1000, 2000, 100000000, 0] }
         fine_tuning_epochs = { pdsw = 0.2 }
         """,
     )
