@@ -29,7 +29,7 @@ Such a meeting point is an extrapolation."""
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`store_tokens` are the sizes by model, small to large, the last 0 for all; fine-tuning is on the last."""
+    """`store_tokens` are sizes by model, small to large, 0 for all there is; the model is fine-tuned on the last."""
 
     question: str
     paper: str
