@@ -25,8 +25,7 @@ from silo.files import fingerprint, read_json, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
-from silo.lm.manifest import CODEC_FOLDER, Key
-from silo.lm.model import LanguageModel
+from silo.lm.manifest import CODEC_FOLDER, Key, model_fingerprint, open_manifest
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
@@ -106,6 +105,10 @@ class Lab:
             learn_codec(place, self.corpus(), CodecSettings(), key=key, advance=self.advance)
         return place
 
+    def fingerprint(self, model: str) -> str:
+        """What a measurement depends on of a model; no weights are read."""
+        return model_fingerprint(open_manifest(self.model(model)))
+
     def store(
         self, model: str, domain: str, tokens: int = 0, *, variant: str = "", keep_out: Sequence[Path] = ()
     ) -> Path:
@@ -132,7 +135,7 @@ class Lab:
     ) -> dict[str, Settings]:
         """Settings of knn, ngram and both for a store, chosen on validation text of a domain."""
         key = {
-            "model": LanguageModel.open(self.model(model)).fingerprint,
+            "model": self.fingerprint(model),
             "store": open_store(store).digest(),
             "domain": domain,
             "neighbours": neighbours,
