@@ -44,7 +44,7 @@ def test_permitted_models_beside_the_reference(lab: Lab) -> None:
 
 
 def test_models_of_different_tokenizers_are_not_compared(lab: Lab, tmp_path: Path) -> None:
-    recipe = (lab.recipes / "lm-pdsw.toml").read_text().replace('preset = "demo"', 'preset = "demo"\nvocabulary = 270')
+    recipe = (lab.recipes / "lm-pdsw.toml").read_text() + "vocabulary = 270\n"
     (lab.recipes / "lm-other.toml").write_text(recipe)
     places = {name: lab.model(name, codec=False) for name in ("pdsw", "other")}
     with pytest.raises(SiloError, match="store-mismatch"):

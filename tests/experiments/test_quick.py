@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import pytest
 
 from silo.cli import main
 from silo.errors import ExitStatus
-from silo.experiments.corpus import OverlapRecipe, StatsRecipe
-from silo.experiments.harness.data import SPLITS, DataRecipe, find_domains
+from silo.experiments.harness.data import SPLITS, find_domains
 from silo.experiments.harness.lab import RECIPES, Lab
 from silo.experiments.harness.quick import QUICK, docstrings, write_packages
 from silo.experiments.run import EXPERIMENTS
-from silo.recipe import SourceRecipe, TrainRecipe
+from silo.recipe import SourceRecipe
 from tests.conftest import record, words, write_jsonl
+from tests.experiments.test_recipes import recipe_kind
 
 
 def _code(seed: int) -> str:
@@ -66,20 +65,10 @@ def test_docstrings_are_prose_and_broken_files_have_none() -> None:
     assert docstrings("def f(:\n") == ""
 
 
-def _kind(name: str) -> type[Any]:
-    if name.startswith("lm-"):
-        return TrainRecipe
-    known: dict[str, type[Any]] = {"data": DataRecipe, "corpus-stats": StatsRecipe, "ngram-overlap": OverlapRecipe}
-    if name in known:
-        return known[name]
-    found: type[Any] = import_module(f"silo.experiments.{EXPERIMENTS[name]}").Recipe
-    return found
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in QUICK.glob("*.toml")))
 def test_a_quick_recipe_changes_keys_of_the_large_one(name: str, tmp_path: Path) -> None:
     large, quick = Lab(tmp_path, tmp_path), Lab(tmp_path, tmp_path, changes=QUICK)
-    assert quick.recipe(name, _kind(name)) != large.recipe(name, _kind(name))
+    assert quick.recipe(name, recipe_kind(name)) != large.recipe(name, recipe_kind(name))
 
 
 def test_every_experiment_has_a_recipe() -> None:

@@ -25,7 +25,6 @@ from silo.inference.answer import notice_lines
 from silo.inference.credit import credit
 from silo.inference.neighbours import top_neighbours
 from silo.inference.predict import Prediction, Predictor, open_predictor
-from silo.lm.model import LanguageModel
 from silo.pairing import open_store
 from silo.recipe import SourceRecipe
 from silo.records import Document, Tier
@@ -101,7 +100,7 @@ def measure(lab: Lab, recipe: Recipe, model: str, domain: str) -> dict[str, Any]
     place = lab.store(model, domain, recipe.store_tokens.get(model, 0))
     group = recipe.groups.get(domain, "")
     key = {
-        "model": LanguageModel.open(lab.model(model)).fingerprint,
+        "model": lab.fingerprint(model),
         "store": open_store(place).digest(),
         "domain": domain,
         "method": recipe.method,

@@ -18,7 +18,6 @@ from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, 
 from silo.files import file_sha256, fingerprint
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
-from silo.lm.model import LanguageModel
 from silo.pairing import open_store
 
 PAPER = {
@@ -121,7 +120,7 @@ def measure(lab: Lab, recipe: Recipe, model: str, task: Task) -> dict[str, Any]:
     key = {
         "task": task.name,
         "files": {file.name: file_sha256(file) for file in sorted((folder / task.name).iterdir())},
-        "model": LanguageModel.open(lab.model(model)).fingerprint,
+        "model": lab.fingerprint(model),
         "store": open_store(store).digest(),
         "methods": list(recipe.methods),
         "neighbours": recipe.neighbours,

@@ -30,7 +30,6 @@ from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import open_session
 from silo.inference.settings import Settings
-from silo.lm.model import LanguageModel
 from silo.pairing import open_store
 from silo.records import Document
 from silo.store.selector import Selector
@@ -102,7 +101,7 @@ class _Place:
     def key(self) -> dict[str, Any]:
         limits = asdict(self._limits)
         return {
-            "model": LanguageModel.open(self.lab.model(self.model)).fingerprint,
+            "model": self.lab.fingerprint(self.model),
             "store": open_store(self.store).digest(),
             "domain": self.domain,
             "settings": [self.recipe.neighbours, *limits.values()],

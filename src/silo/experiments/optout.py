@@ -91,7 +91,7 @@ class Series:
         """All that a score depends on besides the volume."""
         recipe = self.recipe
         return {
-            "model": LanguageModel.open(self.lab.model(self.model)).fingerprint,
+            "model": self.lab.fingerprint(self.model),
             "background": open_store(self.background).digest(),
             "series": file_sha256(self.lab.data / recipe.series),
             "held": [volume.external_id for volume in held],

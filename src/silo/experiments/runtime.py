@@ -22,7 +22,6 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session
 from silo.inference.settings import Settings
-from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count
 from silo.pairing import open_store
 from silo.text.stream import TokenStream, first_tokens
@@ -110,7 +109,7 @@ def measure(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
     places = [lab.store(model, recipe.domain, tokens) for tokens in recipe.store_tokens[model]]
     names = ("methods", "probes", "rounds", "score_tokens", "new_tokens", "prompt_tokens", "neighbours")
     key = {
-        "model": LanguageModel.open(lab.model(model)).fingerprint,
+        "model": lab.fingerprint(model),
         "stores": [open_store(place).digest() for place in places],
         "domain": recipe.domain,
         **{name: getattr(recipe, name) for name in names},

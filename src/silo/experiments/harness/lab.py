@@ -25,8 +25,7 @@ from silo.files import fingerprint, read_json, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
-from silo.lm.manifest import CODEC_FOLDER, Key
-from silo.lm.model import LanguageModel
+from silo.lm.manifest import CODEC_FOLDER, Key, model_fingerprint, open_manifest
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
@@ -125,6 +124,10 @@ class Lab:
         place.parent.mkdir(parents=True, exist_ok=True)
         train(recipe, place, base=self.folder, advance=self.advance)
 
+    def fingerprint(self, model: str) -> str:
+        """What a measurement depends on of a model; no weights are read."""
+        return model_fingerprint(open_manifest(self.model(model)))
+
     def store(
         self,
         model: str,
@@ -160,7 +163,7 @@ class Lab:
     ) -> dict[str, Settings]:
         """Settings of knn, ngram and both for a store, chosen on validation text of a domain."""
         key = {
-            "model": LanguageModel.open(self.model(model)).fingerprint,
+            "model": self.fingerprint(model),
             "store": open_store(store).digest(),
             "domain": domain,
             "neighbours": neighbours,
