@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
 from silo.errors import SiloError
+from silo.experiments.run import EXPERIMENTS
 
 if TYPE_CHECKING:
     from silo.experiments.harness.lab import Lab
@@ -19,7 +20,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser = nouns.add_parser(
         "experiment", parents=[common], help="the paper's tables and figures again, and a report of them"
     )
-    parser.add_argument("name", metavar="NAME", help="one of those in docs/experiments.md, or report")
+    parser.add_argument("name", metavar="NAME", help=f"report, or one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
@@ -29,7 +30,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from silo.experiments.harness.report import write_report
-    from silo.experiments.run import EXPERIMENTS, run_experiment
+    from silo.experiments.run import run_experiment
 
     work = Path(arguments.work or ("build/experiments-quick" if arguments.quick else "build/experiments"))
     if arguments.name == "report":

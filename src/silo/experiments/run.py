@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from silo.errors import SiloError
-from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import Result, save_result
+
+if TYPE_CHECKING:
+    from silo.experiments.harness.lab import Lab
 
 EXPERIMENTS = {
     "corpus-stats": "corpus",
