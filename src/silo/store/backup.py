@@ -1,10 +1,10 @@
 """Online backups: a complete copy of a store, made while others write to it, and put back without what was erased.
 
 A backup is a store: a directory with data, codec, tokenizer, evidence and keys of one moment, with their permissions.
-It is made without the writers' lock. Bucket files never change, so they are copied one by one; when all that the
-manifest names are there, the rest is copied, and that counts if manifest and log stayed as they were meanwhile and no
-erasure was under way. While it copies a generation it holds the lock of a reader, and drops what the next generation
-does not name before it lets go: an erasure waits for that.
+It is made without the writers' lock as long as they pause now and then. Bucket files never change, so they are copied
+one by one; when all that the manifest names are there, the rest is copied, and that counts if manifest and log stayed
+as they were meanwhile and no erasure was under way. While it copies a generation it holds the lock of a reader, and
+drops what the next generation does not name before it lets go: an erasure waits for that.
 
 `restore` makes the whole store anew beside the old one: data of the backup, evidence of today, erasures replayed. Only
 then does it take the old one's place.
@@ -48,6 +48,8 @@ from silo.store.usage import statements
 PATIENCE_SECONDS = 60.0
 """How long a backup waits for a moment in which the store stands still, with all data copied."""
 _NOTE_SECONDS = 5.0
+_FREE_SECONDS = 1.0
+"""How long it looks for a moment by itself before it asks writers to wait."""
 _POLL_SECONDS = 0.005
 
 
@@ -81,7 +83,7 @@ def back_up(store: Store, place: Path, *, advance: Advance = lambda *_: None) ->
     _require_free(place)
     noted = _note(store)
     with _made_beside(place, ".backing-up") as fresh:
-        generation = _copy_moment(store.paths, StorePaths(fresh), advance)
+        generation = _copy_moment(store, StorePaths(fresh), advance)
         sync_tree(fresh)
         _require_free(place)
         commit(fresh, place)
@@ -150,11 +152,18 @@ def _moment(paths: StorePaths) -> _Moment:
     return _Moment(read_generation(paths).fingerprint, log_bytes, paths.pending.exists())
 
 
-def _copy_moment(paths: StorePaths, copy: StorePaths, advance: Advance) -> Generation:
-    """Copy until all is of one moment in which no erasure was under way."""
+def _copy_moment(store: Store, copy: StorePaths, advance: Advance) -> Generation:
+    """Copy until all is of one moment in which no erasure was under way.
+
+    Where somebody writes without a pause there is no such moment: after a while it is made, with the writers' lock.
+    """
+    paths = store.paths
     copy.buckets.mkdir(parents=True)
-    end = time.monotonic() + PATIENCE_SECONDS
+    begun = time.monotonic()
+    end = begun + PATIENCE_SECONDS
     while True:
+        if time.monotonic() > begun + _FREE_SECONDS and (found := _copy_locked(store, copy, advance)):
+            return found
         before, generation = _moment(paths), read_generation(paths)
         lock = SharedLock(paths.reader_lock(generation.fingerprint))
         try:
@@ -173,6 +182,20 @@ def _copy_moment(paths: StorePaths, copy: StorePaths, advance: Advance) -> Gener
             what = "an erasure is not finished" if before.erasing else "it changes all the time"
             raise SiloError("busy", f"{paths.root} cannot be backed up: {what}", "run the same command again later")
         time.sleep(_POLL_SECONDS)
+
+
+def _copy_locked(store: Store, copy: StorePaths, advance: Advance) -> Generation | None:
+    """Copy what is missing while nobody writes; None if somebody does, or nobody may."""
+    try:
+        with store.writing():
+            generation = read_generation(store.paths)
+            _drop_buckets(copy, generation)
+            _copy_data(store.paths, copy, generation, advance)
+            return generation if _copy_rest(store.paths, copy, _moment(store.paths)) else None
+    except SiloError as error:
+        if error.code not in ("busy", "not-writable", "disk-full"):
+            raise
+        return None
 
 
 def _copy_data(paths: StorePaths, copy: StorePaths, generation: Generation, advance: Advance) -> int:
