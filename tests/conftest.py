@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+
+# Before numpy is there: the bits of a codec depend on it, and helpers in other processes learn the same one.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -378,3 +378,14 @@ def test_what_a_killed_writer_left_since_the_store_was_opened_is_no_damage(tmp_p
     left.write_bytes(bucket.read_bytes())
     assert store.verify().problems == ()
     assert not left.exists()
+
+
+def test_what_somebody_else_cleans_up_while_we_verify_is_no_damage(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    store.add([document("a", "A text about nothing in particular.")])
+    bucket = next((store.root / "data" / "buckets").iterdir())
+    left = bucket.with_name("root-0123456789abcdef.bucket")
+    store.close()
+    opened = Store.open(store.root)
+    left.write_bytes(bucket.read_bytes())
+    assert opened.verify(advance=lambda *_: left.unlink(missing_ok=True)).problems == ()

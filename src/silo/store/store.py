@@ -5,12 +5,12 @@ On disk: see `paths`. One process writes at a time, any number read; every query
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -297,7 +297,7 @@ class Store:
 
     # reading
 
-    @contextmanager
+    @contextlib.contextmanager
     def reading(self) -> Iterator[View]:
         """The current generation, held for as long as it is used."""
         self.refresh()
@@ -453,27 +453,27 @@ class Store:
     ) -> Verified:
         """Check every file against manifest and log and make every bucket again from its documents; `keys` too.
 
-        `anchors` are lines that `anchor` gave earlier: the log must still hold what they name.
+        `anchors` are lines that `anchor` gave earlier: the log must still hold what they name. What looks wrong is
+        looked at again, since somebody who writes meanwhile may be killed and cleaned up after at any instant.
         """
         from silo.store.erasure.verify import verify
 
         pipeline = self._pipeline("encoding again") if keys else None
+        seen = frozenset[str]()
         while True:
             with self.reading() as view:
                 found = verify(
                     view, paths=self.paths, builder=self._builder(), pipeline=pipeline, anchors=anchors, advance=advance
                 )
-            if not found.problems or not self._tidied():
+            if seen.issuperset(found.problems):
                 return found
+            seen = frozenset(found.problems)
+            self._finish_for_others()
 
-    def _tidied(self) -> bool:
-        """Could something be finished that a writer left who was killed while we looked?"""
-        try:
-            before = self._has_left_overs(self._require_evidence())
+    def _finish_for_others(self) -> None:
+        """Finish what a writer left who was killed while we looked: damage is what is there at a second look."""
+        with contextlib.suppress(SiloError):
             self.recover()
-            return before and not self._has_left_overs(self._require_evidence())
-        except SiloError:
-            return False
 
     def anchor(self) -> str:
         """One line that names the whole history up to now: kept elsewhere, it tells an older copy of the store."""
@@ -484,7 +484,7 @@ class Store:
 
     # writing
 
-    @contextmanager
+    @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Be the one writer. After a write that failed nothing more is written until the store is opened again."""
         if self.failed:
