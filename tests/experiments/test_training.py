@@ -11,7 +11,7 @@ from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import Result
 from silo.experiments.run import run_experiment
 from silo.experiments.training import Variant, multiply_adds, tokens_to_reach
-from silo.lm.network import PRESETS, make_network
+from silo.lm.network import PRESETS, make_network, parameter_count
 from silo.recipe import TrainRecipe
 from tests.experiments.small import make_lab
 
@@ -96,5 +96,5 @@ def test_tokens_to_a_loss_are_between_two_points_of_the_curve() -> None:
 
 def test_the_shapes_that_are_compared_cost_the_same() -> None:
     networks = [make_network(shape, vocabulary=8192, begin=0, seed=0) for shape in SHAPES]
-    costs = [multiply_adds(network, 1024) for network in networks]
+    costs = [multiply_adds(network.config.to_dict(), parameter_count(network)) for network in networks]
     assert max(costs) / min(costs) < 1.05

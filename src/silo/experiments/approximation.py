@@ -23,7 +23,6 @@ from silo.experiments.harness.measure import (
     Floats,
     Sample,
     as_json,
-    fingerprint_of,
     known_domains,
     mean_ratio,
     ratio,
@@ -143,7 +142,7 @@ def _kind(name: str) -> Key:
 
 def _measure(lab: Lab, recipe: Recipe, domain: str, kind: Key, seed: int) -> Measured:
     key = {
-        "model": fingerprint_of(lab, recipe.model),
+        "model": lab.fingerprint(recipe.model),
         "codec": asdict(lab.codec_settings),
         "searches": [asdict(search) for search in recipe.searches],
         "kind": kind,

@@ -200,7 +200,7 @@ def _overlap(lab: Lab, recipe: OverlapRecipe) -> dict[str, Any]:
 
 def _points(lab: Lab, recipe: OverlapRecipe, overlap: Mapping[str, Any]) -> list[Point]:
     """Every validation domain that has n-grams."""
-    models = {name: lab.model(name, codec=False) for name in (recipe.model, recipe.reference)}
+    models = {name: lab.find_model(name) for name in (recipe.model, recipe.reference)}
     limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
     best = {name: np.max(overlap[name], axis=0) for name in ("coverage", "jaccard")}
     points = []
