@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from silo.errors import SiloError
-from silo.evaluation.perplexity import DomainFigures, DomainSums, TextLimits
+from silo.evaluation.figures import DomainFigures, DomainSums
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab
 from silo.experiments.parametric import Comparison, compare_models, mean_ratio
 from silo.experiments.run import run_experiment

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from silo.errors import SiloError
-from silo.evaluation.perplexity import DomainFigures
+from silo.evaluation.figures import DomainFigures
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import (
     NEIGHBOURS,

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.evaluation.figures import DomainFigures, DomainSums, sum_rows
 from silo.evaluation.fitting import solve_lambda
-from silo.evaluation.perplexity import PLAIN, DomainFigures, DomainSums, DomainText, sum_rows
+from silo.evaluation.scoring import PLAIN
+from silo.evaluation.texts import DomainText
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import (
     NEIGHBOURS,

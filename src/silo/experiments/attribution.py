@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.optout import Recipe as OptOut

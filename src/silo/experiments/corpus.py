@@ -18,7 +18,7 @@ from silo.corpus.report.overlap import overlap_matrix
 from silo.corpus.report.plots import plot_distribution
 from silo.corpus.report.stats import CorpusStats, corpus_stats, load_reference
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import Comparison, compare_models, estimate

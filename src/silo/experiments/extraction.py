@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import remove_tree

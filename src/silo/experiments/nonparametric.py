@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from silo.evaluation.perplexity import PLAIN, REFERENCE, DomainFigures, average_gap_closed
+from silo.evaluation.figures import DomainFigures, average_gap_closed
+from silo.evaluation.scoring import PLAIN, REFERENCE
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import Sample, Setup, known_domains, measure
 from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate

@@ -16,16 +16,9 @@ import numpy as np
 
 from silo.errors import SiloError
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import (
-    PLAIN,
-    REFERENCE,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    TextLimits,
-    read_domains,
-    score_domain,
-)
+from silo.evaluation.figures import DomainFigures, DomainSums
+from silo.evaluation.scoring import PLAIN, REFERENCE, Contestants, score_domain
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from silo.evaluation.perplexity import DomainFigures, DomainSums, sum_rows
+from silo.evaluation.figures import DomainFigures, DomainSums, sum_rows
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import (
     WINDOW,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.predict import Predictor, open_predictor

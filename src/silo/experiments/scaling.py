@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from silo.evaluation.figures import DomainFigures
 from silo.evaluation.intervals import Estimate
-from silo.evaluation.perplexity import PLAIN, DomainFigures
+from silo.evaluation.scoring import PLAIN
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import Floats, Sample, Setup, as_json, known_domains, measure
 from silo.experiments.harness.result import ACCENTS, INK, Result, Table, draw_estimates, figure_png, show_estimate

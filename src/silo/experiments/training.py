@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import PLAIN, DomainFigures, TextLimits
+from silo.evaluation.figures import DomainFigures
+from silo.evaluation.scoring import PLAIN
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab, LabModel
 from silo.experiments.harness.measure import Setup, measure
 from silo.experiments.harness.result import Result, Table, figure_png, show_estimate

@@ -20,7 +20,7 @@ from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
 from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
-from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.evaluation.tune import tune
 from silo.experiments.harness.data import DataRecipe, prepare_data
 from silo.files import file_sha256, fingerprint, read_json, write_json
@@ -168,10 +168,13 @@ class Lab:
         A model that is trained again on another kind of processor may be another one: then all that depends on it is
         measured again.
         """
-        make = partial(self.train, place, recipe)
-        if (place / "manifest.json").exists():
-            return LabModel(**_model_facts(place), train=make)
-        return LabModel(**self.cell("trained", self._trained_key(recipe), lambda: _model_facts(make())), train=make)
+        make, key = partial(self.train, place, recipe), self._trained_key(recipe)
+        if not (place / "manifest.json").exists():
+            return LabModel(**self.cell("trained", key, lambda: _model_facts(make())), train=make)
+        facts = _model_facts(place)
+        if not self._cell_file("trained", key).exists():
+            self._keep_cell("trained", key, facts)
+        return LabModel(**facts, train=make)
 
     def _trained_key(self, recipe: TrainRecipe) -> dict[str, Any]:
         return {"recipe": asdict(recipe), "corpus": self.corpus().fingerprint}

@@ -10,16 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.evaluation.figures import DomainFigures, DomainSums
 from silo.evaluation.intervals import Estimate
-from silo.evaluation.perplexity import (
-    REFERENCE,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    DomainText,
-    read_domain,
-    score_domain,
-)
+from silo.evaluation.scoring import REFERENCE, Contestants, score_domain
+from silo.evaluation.texts import DomainText, read_domain
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.inference.settings import Settings, parse_method
 from silo.lm.model import LanguageModel
