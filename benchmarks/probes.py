@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.evaluation.perplexity import TextLimits
+from silo.evaluation.texts import TextLimits
 from silo.evaluation.tune import validation_text
 from silo.experiments.harness.lab import Lab
 from silo.files import read_json, write_json

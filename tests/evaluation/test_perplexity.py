@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 from silo.cli.main import main
-from silo.evaluation.perplexity import (
-    MATCHES,
-    Contestants,
-    TextLimits,
-    domain_mark,
-    read_domains,
-    score_domain,
-    store_tokens,
-    unigrams,
-)
-from silo.evaluation.ppl import USES, PplOptions, evaluate_perplexity
+from silo.evaluation.figures import MATCHES
+from silo.evaluation.perplexity import USES, PplOptions, evaluate_perplexity
+from silo.evaluation.scoring import Contestants, domain_mark, score_domain, store_tokens, unigrams
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.inference.context import RicContext
 from silo.inference.observe import observe
 from silo.inference.predict import open_predictor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import faiss
 import pytest
@@ -37,6 +38,12 @@ def make_lab(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     for file in RECIPES.glob("*.toml"):
         (recipes / file.name).write_text("".join(_smaller(line) for line in file.read_text().splitlines(keepends=True)))
     return Lab(root / "work", data, recipes=recipes, workers=1, codec=CODEC)
+
+
+def reopen(lab: Lab, folder: Path | None = None, **changes: Any) -> Lab:
+    """The same lab as another process opens it."""
+    given = {"recipes": lab.recipes, "workers": lab.workers, "codec": lab.codec_settings, **changes}
+    return Lab(folder or lab.folder, lab.data, **given)
 
 
 def write_recipe(lab: Lab, name: str, text: str) -> None:

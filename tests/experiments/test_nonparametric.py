@@ -11,7 +11,7 @@ from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.report import write_report
 from silo.experiments.harness.result import load_result
 from silo.experiments.run import EXPERIMENTS, run_experiment
-from tests.experiments.small import write_recipe
+from tests.experiments.small import reopen, write_recipe
 
 
 def _write_recipe(lab: Lab, domains: str) -> None:
@@ -22,7 +22,7 @@ def _write_recipe(lab: Lab, domains: str) -> None:
         question = "Does it run?"
         paper = "tab:none"
         models = ["pdsw"]
-        reference = "all"
+        references = {{ pdsw = "all" }}
         domains = [{domains}]
         methods = ["lm", "ric", "knn", "ngram", "knn+ngram"]
         neighbours = 64
@@ -61,10 +61,22 @@ def test_a_run_goes_on_where_it_was(lab: Lab) -> None:
     first, _ = run_experiment(lab, "nonparametric")
     _write_recipe(lab, '"notes", "laws"')
     told: list[str] = []
-    again = Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append)
+    again = reopen(lab, talk=told.append)
     second, _ = run_experiment(again, "nonparametric")
-    assert [text.partition(":")[0] for text in told] == ["store pdsw-laws-all", "perplexity"]
+    assert [text.partition(":")[0] for text in told] == ["store", "store pdsw-laws-all", "perplexity"]
     assert second.facts["domains"]["pdsw"]["notes"] == first.facts["domains"]["pdsw"]["notes"]
+
+
+def test_what_is_known_needs_neither_models_nor_stores(lab: Lab, tmp_path: Path) -> None:
+    _write_recipe(lab, '"notes"')
+    elsewhere = reopen(lab, kept=tmp_path / "kept")
+    first, _ = run_experiment(elsewhere, "nonparametric")
+    told: list[str] = []
+    bare = reopen(lab, tmp_path / "bare", kept=tmp_path / "kept", talk=told.append)
+    second, place = run_experiment(bare, "nonparametric")
+    assert second.facts == first.facts and place.is_relative_to(tmp_path / "kept")
+    assert [text.partition(":")[0] for text in told] == ["corpus"]
+    assert not (bare.folder / "models").exists() and not (bare.folder / "stores").exists()
 
 
 def test_models_that_are_not_there_are_asked_for(lab: Lab) -> None:

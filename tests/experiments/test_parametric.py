@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from silo.errors import SiloError
-from silo.evaluation.perplexity import DomainFigures, DomainSums, TextLimits
+from silo.evaluation.figures import DomainFigures, DomainSums
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab
 from silo.experiments.parametric import Comparison, compare_models, mean_ratio
 from silo.experiments.run import run_experiment
-from tests.experiments.small import make_lab
+from tests.experiments.small import make_lab, reopen
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +40,16 @@ def test_permitted_models_beside_the_reference(lab: Lab) -> None:
     assert result.facts["audits"]["pdsw"]["document_tiers"].keys() <= {"pd", "sw"}
     assert not result.facts["audits"]["all"]["permitted"] and result.plot.startswith(b"\x89PNG")
     told: list[str] = []
-    again, _ = run_experiment(Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append), "parametric")
+    again, _ = run_experiment(reopen(lab, talk=told.append), "parametric")
     assert not told and again.facts == result.facts
 
 
 def test_models_of_different_tokenizers_are_not_compared(lab: Lab, tmp_path: Path) -> None:
     recipe = (lab.recipes / "lm-pdsw.toml").read_text() + "vocabulary = 270\n"
     (lab.recipes / "lm-other.toml").write_text(recipe)
-    places = {name: lab.model(name, codec=False) for name in ("pdsw", "other")}
+    models = {name: lab.find_model(name) for name in ("pdsw", "other")}
     with pytest.raises(SiloError, match="store-mismatch"):
-        compare_models(lab, places, "notes", "test", TextLimits(), seed=0)
+        compare_models(lab, models, "notes", "test", TextLimits(), seed=0)
 
 
 def test_the_mean_ratio_is_geometric_and_paired() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from silo.experiments.harness.lab import Lab
 from silo.experiments.ric import INPUT, TEXT
 from silo.experiments.run import run_experiment
-from tests.experiments.small import write_recipe
+from tests.experiments.small import reopen, write_recipe
 
 RECIPE = """
 question = "Does it run?"
@@ -27,7 +27,7 @@ variants = [
 def test_variants_beside_the_model_alone(lab: Lab) -> None:
     write_recipe(lab, "ric-variants", RECIPE)
     told: list[str] = []
-    watched = Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append)
+    watched = reopen(lab, talk=told.append)
     result, _ = run_experiment(watched, "ric-variants")
     rows = result.facts["domains"]["pdsw"]["notes"]["perplexity"]
     assert list(rows) == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from silo.evaluation.perplexity import DomainFigures, DomainSums
+from silo.evaluation.figures import DomainFigures, DomainSums
 from silo.experiments.harness.lab import Lab
 from silo.experiments.run import run_experiment
 from silo.experiments.scaling import Point, fit_line

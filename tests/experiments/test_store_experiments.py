@@ -16,7 +16,7 @@ from silo.experiments.harness.result import Result, load_result
 from silo.experiments.run import run_experiment
 from silo.pairing import open_store
 from tests.conftest import record, words, write_jsonl
-from tests.experiments.small import make_lab
+from tests.experiments.small import make_lab, reopen
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def run_small(lab: Lab, name: str, recipe: str) -> Result:
     loaded = load_result(place)
     assert (loaded.answer, loaded.tables, loaded.plot) == (result.answer, result.tables, result.plot)
     told: list[str] = []
-    again, _ = run_experiment(Lab(lab.folder, lab.data, recipes=lab.recipes, talk=told.append), name)
+    again, _ = run_experiment(reopen(lab, talk=told.append), name)
     assert not told
     assert again.tables == result.tables
     return result
@@ -210,4 +210,4 @@ def test_tasks_with_and_without_a_store_that_does_not_hold_them(lab: Lab) -> Non
     (place,) = lab.folder.glob("stores/pdsw-notes-all-tasks-*")
     held = {document.text for document in open_store(place).documents()}
     assert leaked not in held
-    assert leaked in {document.text for document in open_store(lab.store("pdsw", "notes")).documents()}
+    assert leaked in {document.text for document in open_store(lab.store("pdsw", "notes").fill()).documents()}

@@ -76,7 +76,7 @@ def _ppl(arguments: argparse.Namespace) -> int:
     for name in asked:
         parse_method(name)
 
-    from silo.evaluation.ppl import PplOptions, evaluate_perplexity
+    from silo.evaluation.perplexity import PplOptions, evaluate_perplexity
 
     options = PplOptions(
         stores=tuple(map(Path, arguments.store)),

@@ -24,6 +24,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
+    parser.add_argument("--kept", metavar="DIR", help="where measurements and results are kept, if not in --work")
     parser.add_argument("--out", metavar="DIR", help="where the report goes; docs/results without it")
     parser.set_defaults(run=_run)
 
@@ -35,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
     work = Path(arguments.work or ("build/experiments-quick" if arguments.quick else "build/experiments"))
     if arguments.name == "report":
         out = Path(arguments.out or (work / "report" if arguments.quick else "docs/results"))
-        names = write_report(work / "results", out, EXPERIMENTS)
+        names = write_report(Path(arguments.kept or work) / "results", out, EXPERIMENTS)
         show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
     with show.progress(quiet=arguments.quiet) as advance:
@@ -60,9 +61,12 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
     if arguments.quick:
         if arguments.data:
             raise SiloError("usage", "--quick reads the Python packages of this machine", "give --data or --quick")
+        if arguments.kept:
+            raise SiloError("usage", "--quick keeps what it measures with all else", "give --kept or --quick")
         return open_quick_lab(work, talk=talk, advance=advance)
     data = Path(arguments.data or "../shared/data")
     if not data.is_dir():
         hint = "give one with --data, or --quick for the Python packages of this machine"
         raise SiloError("input-missing", f"there is no folder of data at {data}", hint)
-    return Lab(work, data, talk=talk, advance=advance)
+    kept = Path(arguments.kept) if arguments.kept else None
+    return Lab(work, data, kept=kept, talk=talk, advance=advance)

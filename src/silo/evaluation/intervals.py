@@ -42,6 +42,7 @@ class Resamples:
     """Draws of some documents: how often each is in each draw, the first draw being the documents themselves."""
 
     def __init__(self, documents: int, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
+        self.documents = documents
         rng = np.random.default_rng([seed, documents])
         drawn = rng.multinomial(documents, np.full(documents, 1 / max(1, documents)), size=resamples)
         self._counts = np.concatenate([np.ones((1, documents)), drawn.astype(np.float64)])
@@ -53,7 +54,7 @@ class Resamples:
 
     def mean(self, per_document: NDArray[np.float64]) -> Floats:
         """The mean over the documents of every draw."""
-        means: Floats = self.total(per_document) / self._counts.shape[1]
+        means: Floats = self.total(per_document) / self.documents
         return means
 
     def quantile(self, per_document: NDArray[np.float64], share: float) -> Floats:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
-from silo.evaluation.perplexity import DomainFigures
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.figures import DomainFigures
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import (
     NEIGHBOURS,
     WINDOW,
@@ -111,7 +110,9 @@ def _setup(lab: Lab, recipe: Recipe, change: Change, domain: str, domains: Seque
     )
 
 
-def _stores(lab: Lab, encoder: str, which: str, tokens: int, domain: str, domains: Sequence[str]) -> tuple[Path, ...]:
+def _stores(
+    lab: Lab, encoder: str, which: str, tokens: int, domain: str, domains: Sequence[str]
+) -> tuple[LabStore, ...]:
     match which:
         case "" | "own":
             return (lab.store(encoder, domain, tokens),)

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.evaluation.figures import DomainFigures, DomainSums, sum_rows
 from silo.evaluation.fitting import solve_lambda
-from silo.evaluation.perplexity import PLAIN, DomainFigures, DomainSums, DomainText, sum_rows
+from silo.evaluation.scoring import PLAIN
+from silo.evaluation.texts import DomainText
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import (
     NEIGHBOURS,
     Floats,
     Sample,
     as_json,
-    fingerprint_of,
     known_domains,
     mean_ratio,
     ratio,
@@ -143,7 +144,7 @@ def _kind(name: str) -> Key:
 
 def _measure(lab: Lab, recipe: Recipe, domain: str, kind: Key, seed: int) -> Measured:
     key = {
-        "model": fingerprint_of(lab, recipe.model),
+        "model": lab.fingerprint(recipe.model),
         "codec": asdict(lab.codec_settings),
         "searches": [asdict(search) for search in recipe.searches],
         "kind": kind,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.optout import Recipe as OptOut
@@ -97,11 +97,11 @@ def run(lab: Lab, name: str) -> Result:
 
 def measure(lab: Lab, recipe: Recipe, model: str, domain: str) -> dict[str, Any]:
     """The places of one domain, as columns, and its examples."""
-    place = lab.store(model, domain, recipe.store_tokens.get(model, 0))
+    store = lab.store(model, domain, recipe.store_tokens.get(model, 0))
     group = recipe.groups.get(domain, "")
     key = {
         "model": lab.fingerprint(model),
-        "store": open_store(place).digest(),
+        "store": store.digest,
         "domain": domain,
         "method": recipe.method,
         "group": group,
@@ -111,8 +111,8 @@ def measure(lab: Lab, recipe: Recipe, model: str, domain: str) -> dict[str, Any]
 
     def look() -> dict[str, Any]:
         limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
-        settings = lab.settings(model, domain, place, neighbours=recipe.neighbours, limits=limits)[recipe.method]
-        predictor = open_predictor(lab.model(model), [place], method=recipe.method, settings=settings)
+        settings = lab.settings(model, domain, store, neighbours=recipe.neighbours, limits=limits)[recipe.method]
+        predictor = open_predictor(lab.model(model), [store.fill()], method=recipe.method, settings=settings)
         file, most = lab.text_file(domain, "test"), TextLimits(recipe.test_tokens, recipe.document_tokens)
         text = read_domains([file], predictor.tokenizer, most)[domain]
         return _Places(lab, recipe, predictor, text, group, _test_groups(file, text.labels, group)).look()
@@ -129,11 +129,11 @@ def measure_volume(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
     key = {**series.key(others), "volume": recipe.volume, "method": recipe.method, "numbers": numbers}
 
     def look() -> dict[str, Any]:
-        store = open_store(series.store, encoding=True)
+        store = open_store(series.copy(), encoding=True)
         hold(store, series.volumes, others)
         store.close()
         settings = series.settings()[recipe.method]
-        predictor = open_predictor(lab.model(model), [series.store], method=recipe.method, settings=settings)
+        predictor = open_predictor(lab.model(model), [series.copy()], method=recipe.method, settings=settings)
         text = series.text(predictor.model, volume)
         return _Places(
             lab, recipe, predictor, text, AUTHOR, [str(volume.meta.get(AUTHOR, ""))] * len(text.labels)

@@ -18,7 +18,7 @@ from silo.corpus.report.overlap import overlap_matrix
 from silo.corpus.report.plots import plot_distribution
 from silo.corpus.report.stats import CorpusStats, corpus_stats, load_reference
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits
+from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import Comparison, compare_models, estimate
@@ -200,7 +200,7 @@ def _overlap(lab: Lab, recipe: OverlapRecipe) -> dict[str, Any]:
 
 def _points(lab: Lab, recipe: OverlapRecipe, overlap: Mapping[str, Any]) -> list[Point]:
     """Every validation domain that has n-grams."""
-    models = {name: lab.model(name, codec=False) for name in (recipe.model, recipe.reference)}
+    models = {name: lab.find_model(name) for name in (recipe.model, recipe.reference)}
     limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
     best = {name: np.max(overlap[name], axis=0) for name in ("coverage", "jaccard")}
     points = []

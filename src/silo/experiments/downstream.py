@@ -18,7 +18,6 @@ from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, 
 from silo.files import file_sha256, fingerprint
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
-from silo.pairing import open_store
 
 PAPER = {
     "agn": ("63.3", "79.5", "71.2", "Wikipedia, 0.8, 1024, 3"),
@@ -121,7 +120,7 @@ def measure(lab: Lab, recipe: Recipe, model: str, task: Task) -> dict[str, Any]:
         "task": task.name,
         "files": {file.name: file_sha256(file) for file in sorted((folder / task.name).iterdir())},
         "model": lab.fingerprint(model),
-        "store": open_store(store).digest(),
+        "store": store.digest,
         "methods": list(recipe.methods),
         "neighbours": recipe.neighbours,
         "limit": options.limit,
@@ -131,7 +130,7 @@ def measure(lab: Lab, recipe: Recipe, model: str, task: Task) -> dict[str, Any]:
         parts = {part for method in recipe.methods for part in method.split("+")} - {"lm"}
         predictor = open_predictor(
             lab.model(model),
-            [store],
+            [store.fill()],
             method="+".join(sorted(parts)),
             settings=Settings(k=recipe.neighbours),
         )

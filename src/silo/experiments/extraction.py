@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.texts import TextLimits
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import remove_tree
 from silo.inference.predict import open_predictor
@@ -92,7 +92,7 @@ class _Place:
     recipe: Recipe
     model: str
     domain: str
-    store: Path
+    store: LabStore
 
     @classmethod
     def open(cls, lab: Lab, recipe: Recipe, model: str, domain: str) -> _Place:
@@ -102,7 +102,7 @@ class _Place:
         limits = asdict(self._limits)
         return {
             "model": self.lab.fingerprint(self.model),
-            "store": open_store(self.store).digest(),
+            "store": self.store.digest,
             "domain": self.domain,
             "settings": [self.recipe.neighbours, *limits.values()],
         }
@@ -125,7 +125,7 @@ class _Place:
         sizes = [count, recipe.prompt_tokens, recipe.new_tokens]
 
         def measure() -> dict[str, Any]:
-            stores = [self.store] if arm.method != "lm" else []
+            stores = [self.store.fill()] if arm.method != "lm" else []
             session = open_session(
                 self.lab.model(self.model),
                 stores,
@@ -134,7 +134,7 @@ class _Place:
                 policy=arm.policy,
             )
             runs: dict[str, list[int]] = {"own": [], "any": []}
-            with open_store(self.store).reading() as view:
+            with open_store(self.store.fill()).reading() as view:
                 for source in self._sources(view, count):
                     prompt = session.predictor.tokenizer.decode(source[: recipe.prompt_tokens])
                     steps = session.generate(prompt, max_tokens=recipe.new_tokens, guard=arm.guard or None)
@@ -161,7 +161,7 @@ class _Place:
         sizes = [recipe.members, recipe.member_tokens, recipe.protected]
 
         def measure() -> dict[str, Any]:
-            with _copied(self.store) as copy:
+            with _copied(self.store.fill()) as copy:
                 members, others = self._halves(copy)
                 self._erase(copy, others)
                 found = {"lm": self._log_means("lm", [], members, others)}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from silo.evaluation.perplexity import PLAIN, REFERENCE, DomainFigures, average_gap_closed
+from silo.evaluation.figures import DomainFigures, average_gap_closed
+from silo.evaluation.scoring import PLAIN, REFERENCE
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import Sample, Setup, known_domains, measure
 from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
@@ -24,16 +25,16 @@ only."""
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`store_tokens` and `fine_tuning_epochs` are by model; 0 tokens are all there are, 0 epochs no fine-tuning."""
+    """By model: `references` with its tokenizer, `store_tokens` (0: all there are), `fine_tuning_epochs` (0: none)."""
 
     question: str
     paper: str
     models: tuple[str, ...]
-    reference: str
     domains: tuple[str, ...]
     methods: tuple[str, ...]
     neighbours: int = 1024
     sample: Sample = field(default_factory=Sample)
+    references: dict[str, str] = field(default_factory=dict)
     store_tokens: dict[str, int] = field(default_factory=dict)
     fine_tuning_epochs: dict[str, float] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ def _setup(lab: Lab, recipe: Recipe, model: str, domain: str) -> Setup:
         (lab.store(model, domain, recipe.store_tokens.get(model, 0)),),
         recipe.methods,
         recipe.sample,
-        recipe.reference,
+        recipe.references.get(model, ""),
         recipe.neighbours,
         fine_tuning_epochs=recipe.fine_tuning_epochs.get(model, 0.0),
     )

@@ -16,17 +16,10 @@ import numpy as np
 
 from silo.errors import SiloError
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import (
-    PLAIN,
-    REFERENCE,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    TextLimits,
-    read_domains,
-    score_domain,
-)
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.figures import DomainFigures, DomainSums
+from silo.evaluation.scoring import PLAIN, REFERENCE, Contestants, score_domain
+from silo.evaluation.texts import TextLimits, read_domains
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree
 from silo.inference.settings import Settings
@@ -79,20 +72,23 @@ class Series:
     recipe: Recipe
     model: str
     volumes: tuple[Document, ...]
-    background: Path
-    store: Path
+    background: LabStore
 
     @classmethod
     def open(cls, lab: Lab, recipe: Recipe, model: str) -> Series:
         background = lab.store(model, recipe.background, recipe.background_tokens.get(model, 0))
-        return cls(lab, recipe, model, _volumes(lab, recipe), background, _copy_of(background))
+        return cls(lab, recipe, model, _volumes(lab, recipe), background)
+
+    def copy(self) -> Path:
+        """A copy of the background store, which the volumes come into."""
+        return _copy_of(self.background.fill())
 
     def key(self, held: Sequence[Document]) -> dict[str, Any]:
         """All that a score depends on besides the volume."""
         recipe = self.recipe
         return {
             "model": self.lab.fingerprint(self.model),
-            "background": open_store(self.background).digest(),
+            "background": self.background.digest,
             "series": file_sha256(self.lab.data / recipe.series),
             "held": [volume.external_id for volume in held],
             "reference": recipe.reference,
@@ -105,7 +101,7 @@ class Series:
         """Perplexity of one volume while the store holds some."""
 
         def measure() -> dict[str, Any]:
-            store = open_store(self.store, encoding=True)
+            store = open_store(self.copy(), encoding=True)
             hold(store, self.volumes, held)
             found = DomainSums.of(self._scores(store, volume)).as_json()
             store.close()
@@ -157,7 +153,7 @@ class Series:
         """All volumes in, the whole series out by one erasure: is the store what it was before?"""
 
         def measure() -> dict[str, Any]:
-            store = open_store(self.store, encoding=True)
+            store = open_store(self.copy(), encoding=True)
             hold(store, self.volumes, self.volumes)
             with_series = store.digest()
             gone = store.erase(Selector(domain=self.volumes[0].domain), suppress=False)
@@ -169,8 +165,8 @@ class Series:
                 "failed_checks": gone.failed_checks,
                 "accepted_ms": gone.accepted_ms,
                 "done_ms": gone.done_ms,
-                "digest_changed_by_adding": with_series != open_store(self.background).digest(),
-                "digest_as_before": store.digest() == open_store(self.background).digest(),
+                "digest_changed_by_adding": with_series != self.background.digest,
+                "digest_as_before": store.digest() == self.background.digest,
                 "scores_as_before": all(np.array_equal(before.logs[row], after.logs[row]) for row in before.logs),
             }
 

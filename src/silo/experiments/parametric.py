@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from silo.errors import SiloError
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import (
-    PLAIN,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    TextLimits,
-    read_domains,
-    score_domain,
-)
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.figures import DomainFigures, DomainSums
+from silo.evaluation.scoring import PLAIN, Contestants, score_domain
+from silo.evaluation.texts import TextLimits, read_domains
+from silo.experiments.harness.lab import Lab, LabModel
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
-from silo.files import read_json
 from silo.lm.audit import verify_model
-from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import LanguageModel
 from silo.lm.training.curve import smooth
 
@@ -83,7 +74,7 @@ class Comparison:
 def run(lab: Lab, name: str) -> Result:
     """Every model on validation and test text of every domain."""
     recipe = lab.recipe(name, Recipe)
-    models = {model: lab.model(model, codec=False) for model in recipe.models}
+    models = {model: lab.find_model(model) for model in recipe.models}
     domains = [domain for domain in recipe.domains if domain in lab.sizes] or list(lab.sizes)
     splits = {"test": recipe.test_tokens, "validation": recipe.validation_tokens}
     found = {
@@ -93,7 +84,7 @@ def run(lab: Lab, name: str) -> Result:
         ]
         for split, tokens in splits.items()
     }
-    audits = {model: _audit(lab, place) for model, place in models.items()}
+    audits = {name: _audit(lab, model) for name, model in models.items()}
     tables = [ratios_by_mark(found["test"], recipe.reference, recipe.published), _audit_table(audits)]
     for split, items in found.items():
         tables += score_tables(items, recipe.reference, f"{split} text")
@@ -106,15 +97,15 @@ def run(lab: Lab, name: str) -> Result:
         DIFFERENCES,
         tuple(tables),
         {"recipe": asdict(recipe), "audits": audits, **facts},
-        _plot({model: load_curve(place) for model, place in models.items()}, found["test"], recipe.reference),
+        _plot({name: model.curve for name, model in models.items()}, found["test"], recipe.reference),
     )
 
 
 def compare_models(
-    lab: Lab, models: Mapping[str, Path], domain: str, split: str, limits: TextLimits, *, seed: int
+    lab: Lab, models: Mapping[str, LabModel], domain: str, split: str, limits: TextLimits, *, seed: int
 ) -> Comparison:
     """Models that share a tokenizer on about so many tokens of a domain."""
-    found = {name: _score(lab, place, domain, split, limits) for name, place in models.items()}
+    found = {name: _score(lab, model, domain, split, limits) for name, model in models.items()}
     first = next(iter(found.values()))
     if not all(np.array_equal(item.tokens, first.tokens) for item in found.values()):
         names = ", ".join(models)
@@ -123,9 +114,9 @@ def compare_models(
     return Comparison(DomainFigures(together, seed=seed), {name: item.mark for name, item in found.items()})
 
 
-def _score(lab: Lab, place: Path, domain: str, split: str, limits: TextLimits) -> DomainSums:
+def _score(lab: Lab, model: LabModel, domain: str, split: str, limits: TextLimits) -> DomainSums:
     key = {
-        "model": model_fingerprint(open_manifest(place)),
+        "model": model.fingerprint,
         "domain": domain,
         "split": split,
         "text": lab.sizes[domain][split],
@@ -133,24 +124,23 @@ def _score(lab: Lab, place: Path, domain: str, split: str, limits: TextLimits) -
     }
 
     def score() -> dict[str, Any]:
-        model = LanguageModel.open(place)
-        text = read_domains([lab.text_file(domain, split)], model.tokenizer, limits)[domain]
-        alone = Contestants(model, [], None, [PLAIN], {})
+        opened = LanguageModel.open(model.train())
+        text = read_domains([lab.text_file(domain, split)], opened.tokenizer, limits)[domain]
+        alone = Contestants(opened, [], None, [PLAIN], {})
         return DomainSums.of(score_domain(alone, text, None, advance=lab.advance)).as_json()
 
     return DomainSums.from_json(lab.cell("model", key, score))
 
 
-def _audit(lab: Lab, place: Path) -> dict[str, Any]:
+def _audit(lab: Lab, model: LabModel) -> dict[str, Any]:
     """What the model's list of documents says beside the corpus."""
-    manifest = open_manifest(place)
 
     def verify() -> dict[str, Any]:
-        found = verify_model(place, corpus=str(lab.folder / "corpus"))
+        found = verify_model(model.train(), corpus=str(lab.folder / "corpus"))
         kept = ("tiers", "permitted", "documents", "document_tiers", "violations")
-        return {**{name: found[name] for name in kept}, "training": manifest["training"]["summary"]}
+        return {**{name: found[name] for name in kept}, "training": model.training["summary"]}
 
-    return lab.cell("audit", {"model": model_fingerprint(manifest), "corpus": lab.corpus().fingerprint}, verify)
+    return lab.cell("audit", {"model": model.fingerprint, "corpus": lab.corpus().fingerprint}, verify)
 
 
 def estimate(figure: intervals.Floats) -> dict[str, float | None]:
@@ -163,12 +153,6 @@ def mean_ratio(items: Sequence[Comparison], model: str, reference: str) -> inter
     logs = [np.log(item.ratio(model, reference)) for item in items]
     figure: intervals.Floats = np.exp(np.mean(logs, axis=0))
     return figure
-
-
-def load_curve(place: Path) -> dict[str, Any]:
-    """The losses of a training run; none of a model from elsewhere."""
-    file = place / "curve.json"
-    return dict(read_json(file)) if file.exists() else {"training": [], "validation": []}
 
 
 def score_tables(items: Sequence[Comparison], reference: str, what: str) -> list[Table]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from silo.evaluation.perplexity import DomainFigures, DomainSums, sum_rows
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.figures import DomainFigures, DomainSums, sum_rows
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import (
     WINDOW,
     Floats,
     Sample,
     as_json,
-    fingerprint_of,
     join_rows,
     known_domains,
     mean_ratio,
     ratio,
     read_text,
-    store_digest,
 )
 from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.inference.context import RicContext
@@ -94,13 +91,13 @@ class Case:
     lab: Lab
     name: str
     model: LanguageModel
-    store: Path
+    store: LabStore
     domain: str
     sample: Sample
 
     def score_passages(self, plan: Plan) -> DomainSums:
         """The row of a variant."""
-        key = {"store": store_digest(self.store), "ric": asdict(plan.variant.ric), "context": plan.context}
+        key = {"store": self.store.digest, "ric": asdict(plan.variant.ric), "context": plan.context}
         provider = RicContext(plan.context, plan.variant.ric, self.model.tokenizer)
         return self._row(plan.variant.name, key, plan.windows[TEXT], provider)
 
@@ -109,12 +106,12 @@ class Case:
         return self._row(alone(windows), {"windows": asdict(windows)}, windows, None)
 
     def _row(self, row: str, key: Mapping[str, Any], windows: Windows, provider: RicContext | None) -> DomainSums:
-        facts = {"model": fingerprint_of(self.lab, self.name), "domain": self.domain, "sample": asdict(self.sample)}
+        facts = {"model": self.lab.fingerprint(self.name), "domain": self.domain, "sample": asdict(self.sample)}
 
         def score() -> dict[str, Any]:
             predictor = Predictor(
                 self.model,
-                [open_store(self.store)] if provider else (),
+                [open_store(self.store.fill())] if provider else (),
                 method=frozenset({"ric"}) if provider else frozenset(),
                 settings=Settings(),
                 policy=EVERYTHING,

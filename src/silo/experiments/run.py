@@ -40,4 +40,4 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     if name not in EXPERIMENTS:
         raise SiloError("usage", f"there is no experiment '{name}'", f"there are {', '.join(EXPERIMENTS)}")
     result: Result = import_module(f"silo.experiments.{EXPERIMENTS[name]}").run(lab, name)
-    return result, save_result(lab.folder / "results", result)
+    return result, save_result(lab.kept / "results", result)

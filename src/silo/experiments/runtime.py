@@ -9,21 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import TextLimits, read_domains
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.texts import TextLimits, read_domains
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session
 from silo.inference.settings import Settings
 from silo.lm.parallel import core_count
-from silo.pairing import open_store
 from silo.text.stream import TokenStream, first_tokens
 
 PLAIN = "lm"
@@ -106,18 +104,18 @@ def run(lab: Lab, name: str) -> Result:
 
 def measure(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
     """Seconds of all rounds of a model's contestants, and what they predict."""
-    places = [lab.store(model, recipe.domain, tokens) for tokens in recipe.store_tokens[model]]
+    stores = [lab.store(model, recipe.domain, tokens) for tokens in recipe.store_tokens[model]]
     names = ("methods", "probes", "rounds", "score_tokens", "new_tokens", "prompt_tokens", "neighbours")
     key = {
         "model": lab.fingerprint(model),
-        "stores": [open_store(place).digest() for place in places],
+        "stores": [store.digest for store in stores],
         "domain": recipe.domain,
         **{name: getattr(recipe, name) for name in names},
         "limits": [recipe.validation_tokens, recipe.document_tokens],
     }
 
     def contest() -> dict[str, Any]:
-        contestants = _contestants(lab, recipe, model, places)
+        contestants = _contestants(lab, recipe, model, stores)
         plain = contestants[0].predictor
         limits = TextLimits(recipe.score_tokens, recipe.document_tokens)
         domain_text = read_domains([lab.text_file(recipe.domain, "validation")], plain.tokenizer, limits)[recipe.domain]
@@ -136,20 +134,20 @@ def measure(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
     return lab.cell("runtime", key, contest)
 
 
-def _contestants(lab: Lab, recipe: Recipe, model: str, places: Sequence[Path]) -> list[_Contestant]:
+def _contestants(lab: Lab, recipe: Recipe, model: str, stores: Sequence[LabStore]) -> list[_Contestant]:
     made = [_Contestant(PLAIN, PLAIN, 0, open_predictor(lab.model(model), method=PLAIN))]
     limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
-    for place in places:
-        tokens = int(open_store(place).stats()["tokens"])
-        tuned = lab.settings(model, recipe.domain, place, neighbours=recipe.neighbours, limits=limits)
+    for store in stores:
+        tokens = store.tokens
+        tuned = lab.settings(model, recipe.domain, store, neighbours=recipe.neighbours, limits=limits)
         for method in recipe.methods:
             settings = tuned.get(method, Settings())
-            predictor = open_predictor(lab.model(model), [place], method=method, settings=settings)
+            predictor = open_predictor(lab.model(model), [store.fill()], method=method, settings=settings)
             made.append(_Contestant(f"{method}, {tokens:,}", method, tokens, predictor))
     if recipe.probes:
         for probes in recipe.probes:
             settings = replace(tuned["knn"], probes=probes)
-            predictor = open_predictor(lab.model(model), [places[-1]], method="knn", settings=settings)
+            predictor = open_predictor(lab.model(model), [stores[-1].fill()], method="knn", settings=settings)
             made.append(_Contestant(f"knn, {tokens:,}, {probes} probes", "knn", tokens, predictor))
     return made
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from silo.evaluation.figures import DomainFigures
 from silo.evaluation.intervals import Estimate
-from silo.evaluation.perplexity import PLAIN, DomainFigures
-from silo.experiments.harness.lab import Lab
-from silo.experiments.harness.measure import Floats, Sample, Setup, as_json, known_domains, measure, store_size
+from silo.evaluation.scoring import PLAIN
+from silo.experiments.harness.lab import Lab, LabStore
+from silo.experiments.harness.measure import Floats, Sample, Setup, as_json, known_domains, measure
 from silo.experiments.harness.result import ACCENTS, INK, Result, Table, draw_estimates, figure_png, show_estimate
 
 FINE_TUNED = "fine-tuned"
@@ -103,16 +103,16 @@ Lines = dict[tuple[str, str, str], Line]
 
 def _measure_sizes(lab: Lab, recipe: Recipe, model: str, domain: str, seed: int) -> list[Point]:
     """A point for each size; sizes beyond the domain's text are one."""
-    stores: dict[int, Path] = {}
+    stores: dict[int, LabStore] = {}
     for size in recipe.store_tokens[model]:
-        place = lab.store(model, domain, size)
-        stores.setdefault(store_size(place), place)
+        store = lab.store(model, domain, size)
+        stores.setdefault(store.tokens, store)
     points = []
-    for tokens, place in stores.items():
+    for tokens, store in stores.items():
         epochs = recipe.fine_tuning_epochs.get(model, 0.0) if tokens == max(stores) else 0.0
         setup = Setup(
             model,
-            (place,),
+            (store,),
             recipe.methods,
             recipe.sample,
             neighbours=recipe.neighbours,

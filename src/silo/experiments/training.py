@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from silo.evaluation import intervals
-from silo.evaluation.perplexity import PLAIN, DomainFigures, TextLimits
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.figures import DomainFigures
+from silo.evaluation.scoring import PLAIN
+from silo.evaluation.texts import TextLimits
+from silo.experiments.harness.lab import Lab, LabModel
 from silo.experiments.harness.measure import Setup, measure
 from silo.experiments.harness.result import Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import (
     Comparison,
     compare_models,
     estimate,
-    load_curve,
     mean_ratio,
     plot_curves,
     plot_ratios,
@@ -31,8 +31,6 @@ from silo.experiments.parametric import (
     score_tables,
 )
 from silo.files import fingerprint
-from silo.lm.model import LanguageModel
-from silo.lm.network import parameter_count
 from silo.recipe import TrainRecipe
 
 DIFFERENCES = """Models of 5M parameters and a few million tokens, one seed: small differences may turn around at
@@ -84,16 +82,16 @@ class Recipe:
 def run(lab: Lab, name: str) -> Result:
     """Train the variants and compare them on validation text."""
     recipe = lab.recipe(name, Recipe)
-    places = {variant: _train(lab, recipe, variant) for variant in recipe.variants}
+    models = {variant: _find_variant(lab, recipe, variant) for variant in recipe.variants}
     limits = TextLimits(recipe.validation_tokens, recipe.document_tokens)
-    learned = LanguageModel.open(places[recipe.reference]).manifest["training"]["domains"]
+    learned = models[recipe.reference].training["domains"]
     domains = [domain for domain in lab.sizes if domain in learned or not recipe.learned_only]
-    items = [compare_models(lab, places, domain, "validation", limits, seed=at) for at, domain in enumerate(domains)]
-    curves = {variant: load_curve(place) for variant, place in places.items()}
+    items = [compare_models(lab, models, domain, "validation", limits, seed=at) for at, domain in enumerate(domains)]
+    curves = {variant: model.curve for variant, model in models.items()}
     reached = _tokens_to_equal(items, curves[recipe.reference], recipe) if recipe.learned_only else {}
     methods = _methods(lab, recipe)
     tables = [
-        _variant_table(places, items, reached, recipe.reference),
+        _variant_table(models, items, reached, recipe.reference),
         *([] if recipe.learned_only else [ratios_by_mark(items, recipe.reference, recipe.published)]),
         *score_tables(items, recipe.reference, "validation text"),
         *_method_tables(methods),
@@ -118,8 +116,8 @@ def run(lab: Lab, name: str) -> Result:
     )
 
 
-def _train(lab: Lab, recipe: Recipe, variant: str) -> Path:
-    """The model of a variant."""
+def _find_variant(lab: Lab, recipe: Recipe, variant: str) -> LabModel:
+    """The model of a variant, trained where it is not known."""
     base = replace(
         lab.recipe(f"lm-{recipe.base}", TrainRecipe),
         max_tokens=recipe.max_tokens,
@@ -127,11 +125,7 @@ def _train(lab: Lab, recipe: Recipe, variant: str) -> Path:
     )
     changed = recipe.variants[variant].apply(base)
     mark = fingerprint([asdict(changed), lab.corpus().fingerprint])
-    place = lab.folder / "variants" / f"{recipe.base}-{mark[:16]}"
-    if not (place / "manifest.json").exists():
-        lab.talk(f"variant {variant}")
-        lab.train(place, changed)
-    return place
+    return lab.trained(lab.folder / "variants" / f"{recipe.base}-{mark[:16]}", changed)
 
 
 def tokens_to_reach(curve: Mapping[str, Any], losses: intervals.Floats) -> intervals.Floats:
@@ -157,30 +151,29 @@ def _tokens_to_equal(
     return {variant: tokens_to_reach(curve, end + gap) / last for variant, gap in gaps.items()}
 
 
-def multiply_adds(network: Any, context: int) -> int:
+def multiply_adds(config: Mapping[str, Any], parameters: int) -> int:
     """For one token with half a context before it on average: every weight once, and attention to what is there."""
-    config = network.config
-    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    weights = parameter_count(network) - looked_up
-    return int(weights + config.num_hidden_layers * config.hidden_size * context)
+    width = config["hidden_size"]
+    looked_up = 0 if config["tie_word_embeddings"] else config["vocab_size"] * width
+    attention = config["num_hidden_layers"] * width * config["max_position_embeddings"]
+    return int(parameters - looked_up + attention)
 
 
 def _variant_table(
-    places: Mapping[str, Path],
+    models: Mapping[str, LabModel],
     items: Sequence[Comparison],
     reached: Mapping[str, intervals.Floats],
     reference: str,
 ) -> Table:
     rows = []
-    for variant, place in places.items():
-        model = LanguageModel.open(place)
-        training = model.manifest["training"]
+    for variant, model in models.items():
+        summary = model.training["summary"]
         rows.append(
             (
                 variant,
-                f"{parameter_count(model.network) / 1e6:.1f}",
-                f"{multiply_adds(model.network, model.context) / 1e6:.1f}",
-                f"{training['summary']['tokens']:,}",
+                f"{summary['parameters'] / 1e6:.1f}",
+                f"{multiply_adds(model.config, summary['parameters']) / 1e6:.1f}",
+                f"{summary['tokens']:,}",
                 show_estimate(estimate(mean_ratio(items, variant, reference)), 3),
                 show_estimate(estimate(reached[variant]), 0, 100) if variant in reached else "",
             )

@@ -10,7 +10,7 @@ import pytest
 
 from silo.evaluation.tasks.choose import LAMBDAS, NEIGHBOURS, STRENGTHS
 from silo.evaluation.tasks.evaluate import METHODS, TaskOptions, TaskResult, evaluate_tasks
-from silo.evaluation.tasks.report import bootstrap_weights, interval, report
+from silo.evaluation.tasks.report import report
 from silo.evaluation.tasks.task import Example, Task, load_tasks
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings
@@ -126,22 +126,6 @@ def test_a_limit_draws_examples_by_the_seed(predictor: Predictor, tasks: dict[st
     assert one.majority != other.majority or not np.array_equal(
         one.rows["lm"]["plain"].right, other.rows["lm"]["plain"].right
     )
-
-
-def test_the_interval_is_that_of_a_mean() -> None:
-    right = np.random.default_rng(0).random(400) < 0.7
-    low, high = interval(bootstrap_weights(400, [0]) @ right)
-    error = 1.96 * np.sqrt(right.mean() * (1 - right.mean()) / 400)
-    assert (low, high) == pytest.approx((right.mean() - error, right.mean() + error), abs=0.006)
-    weights = bootstrap_weights(400, [0])
-    assert np.array_equal(weights, bootstrap_weights(400, [0])) and weights.sum(axis=1) == pytest.approx(np.ones(2000))
-    assert interval(weights @ np.ones(400)) == pytest.approx([1.0, 1.0])
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    rng, weights = np.random.default_rng(1), bootstrap_weights(150, [3])
-    spans = [interval(weights @ (rng.random(150) < 0.6)) for _ in range(200)]
-    assert 0.90 <= np.mean([low <= 0.6 <= high for low, high in spans]) <= 0.99
 
 
 def test_differences_are_paired(results: dict[str, TaskResult]) -> None:

@@ -1,16 +1,18 @@
 """Where experiments work: a folder with the data, the corpus, the models and the stores they share, each made once.
 
-    data/  corpus/  models/NAME/  stores/...  cells/  results/NAME/
+    data/  corpus/  models/NAME/  stores/...        large, made again from recipes
+    cells/  results/NAME/                           small, kept in the same folder or in another
 
 A cell is one measurement. It is kept as JSON under a fingerprint of all that it depends on, so that a killed run goes
-on with the cell it was at, and a changed recipe measures only what has changed.
+on with the cell it was at, and a changed recipe measures only what has changed. What a model and a store are is such a
+measurement too: where it is known, neither is made again for figures that are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +20,10 @@ from silo.corpus.build import build
 from silo.corpus.corpus import Corpus
 from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
-from silo.evaluation.perplexity import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, read_domains
 from silo.evaluation.tune import tune
 from silo.experiments.harness.data import DataRecipe, prepare_data
-from silo.files import fingerprint, read_json, write_json
+from silo.files import file_sha256, fingerprint, read_json, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
@@ -39,10 +41,36 @@ DEFAULT_CODEC = CodecSettings()
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LabModel:
+    """A model of an experiment, known by what its training left on paper; `train` gives its directory.
+
+    `training` is the part of its manifest, `curve` the losses, `config` the shape of its network; empty for a model
+    that was brought along.
+    """
+
+    fingerprint: str
+    training: Mapping[str, Any]
+    curve: Mapping[str, Any]
+    config: Mapping[str, Any]
+    train: Callable[[], Path]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabStore:
+    """A store of an experiment, known by what it holds; `fill` gives its directory, and makes it if it is not there."""
+
+    name: str
+    digest: str
+    tokens: int
+    fill: Callable[[], Path]
+
+
 class Lab:
     """One folder of experiments over one folder of data; keys in a recipe of `changes` replace those of `recipes`.
 
-    `workers` build the corpus (0: one for each core), `codec` is how codecs are learned; both are for small labs.
+    `kept` is where measurements and results are, if not in the same folder. `workers` build the corpus (0: one for each
+    core), `codec` is how codecs are learned; both are for small labs.
     """
 
     def __init__(
@@ -52,12 +80,14 @@ class Lab:
         *,
         recipes: Path = RECIPES,
         changes: Path | None = None,
+        kept: Path | None = None,
         workers: int = 0,
         codec: CodecSettings = DEFAULT_CODEC,
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes, self.changes = folder.absolute(), data, recipes, changes
+        self.kept = (kept or folder).absolute()
         self.workers, self.codec_settings = workers, codec
         self.talk, self.advance = talk, advance
 
@@ -70,13 +100,20 @@ class Lab:
 
     def cell(self, kind: str, key: Mapping[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What was measured under this key, now or in an earlier run."""
-        path = self.folder / "cells" / f"{kind}-{fingerprint([kind, key])[:24]}.json"
+        path = self._cell_file(kind, key)
         if not path.exists():
             self.talk(f"{kind}: {', '.join(f'{name} {value}' for name, value in key.items())}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"key": dict(key), "found": measure()})
+            self._keep_cell(kind, key, measure())
         found: dict[str, Any] = read_json(path)["found"]
         return found
+
+    def _cell_file(self, kind: str, key: Mapping[str, Any]) -> Path:
+        return self.kept / "cells" / f"{kind}-{fingerprint([kind, key])[:24]}.json"
+
+    def _keep_cell(self, kind: str, key: Mapping[str, Any], found: dict[str, Any]) -> None:
+        path = self._cell_file(kind, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"key": dict(key), "found": found})
 
     @cached_property
     def sizes(self) -> dict[str, Any]:
@@ -115,18 +152,43 @@ class Lab:
             learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
 
-    def train(self, place: Path, recipe: TrainRecipe) -> None:
+    def train(self, place: Path, recipe: TrainRecipe) -> Path:
         """A model of the corpus, unless it is there; a killed run goes on."""
-        if (place / "manifest.json").exists():
-            return
-        assert self.sizes
-        self.talk(f"model {place.name}: train")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        train(recipe, place, base=self.folder, advance=self.advance)
+        if not (place / "manifest.json").exists():
+            assert self.sizes
+            self.talk(f"model {place.name}: train")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            train(recipe, place, base=self.folder, advance=self.advance)
+            self._keep_cell("trained", self._trained_key(recipe), _model_facts(place))
+        return place
+
+    def trained(self, place: Path, recipe: TrainRecipe) -> LabModel:
+        """The model that is there, else what is known of one trained before by the same recipe, else a new one.
+
+        A model that is trained again on another kind of processor may be another one: then all that depends on it is
+        measured again.
+        """
+        make, key = partial(self.train, place, recipe), self._trained_key(recipe)
+        if not (place / "manifest.json").exists():
+            return LabModel(**self.cell("trained", key, lambda: _model_facts(make())), train=make)
+        facts = _model_facts(place)
+        if not self._cell_file("trained", key).exists():
+            self._keep_cell("trained", key, facts)
+        return LabModel(**facts, train=make)
+
+    def _trained_key(self, recipe: TrainRecipe) -> dict[str, Any]:
+        return {"recipe": asdict(recipe), "corpus": self.corpus().fingerprint}
+
+    def find_model(self, name: str) -> LabModel:
+        """What is known of a model by its name; no weights are read."""
+        place = self.folder / "models" / name
+        if (self.recipes / f"lm-{name}.toml").exists():
+            return self.trained(place, self.recipe(f"lm-{name}", TrainRecipe))
+        return LabModel(**_model_facts(self.model(name, codec=False)), train=lambda: place)
 
     def fingerprint(self, model: str) -> str:
-        """What a measurement depends on of a model; no weights are read."""
-        return model_fingerprint(open_manifest(self.model(model)))
+        """What a measurement depends on of a model."""
+        return self.find_model(model).fingerprint
 
     def store(
         self,
@@ -136,13 +198,26 @@ class Lab:
         *,
         variant: str = "",
         keep_out: Sequence[Path] = (),
-    ) -> Path:
+    ) -> LabStore:
         """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several.
 
         `keep_out` are more files whose text it must not give away; such a store is a `variant`.
         """
         domains = [domain] if isinstance(domain, str) else list(domain)
         name = "-".join(str(part) for part in (model, "+".join(domains), tokens or "all", variant) if part)
+        fill = partial(self._fill_store, name, model, domains, tokens, keep_out)
+        key = {
+            "model": self.fingerprint(model),
+            "corpus": self.corpus().fingerprint,
+            "codec": asdict(self.codec_settings),
+            "domains": domains,
+            "tokens": tokens,
+            "keep_out": [file_sha256(file) for file in keep_out],
+        }
+        facts = self.cell("store", key, lambda: _store_facts(fill()))
+        return LabStore(name, facts["digest"], facts["tokens"], fill)
+
+    def _fill_store(self, name: str, model: str, domains: Sequence[str], tokens: int, keep_out: Sequence[Path]) -> Path:
         place = self.folder / "stores" / name
         done = place / "filled"
         if not done.exists():
@@ -159,19 +234,20 @@ class Lab:
         return place
 
     def settings(
-        self, model: str, domain: str, store: Path, *, neighbours: int, limits: TextLimits
+        self, model: str, domain: str, store: LabStore, *, neighbours: int, limits: TextLimits
     ) -> dict[str, Settings]:
         """Settings of knn, ngram and both for a store, chosen on validation text of a domain."""
         key = {
             "model": self.fingerprint(model),
-            "store": open_store(store).digest(),
+            "store": store.digest,
             "domain": domain,
             "neighbours": neighbours,
             "limits": asdict(limits),
         }
 
         def choose() -> dict[str, Any]:
-            predictor = open_predictor(self.model(model), [store], method="knn+ngram", settings=Settings(k=neighbours))
+            searched = Settings(k=neighbours)
+            predictor = open_predictor(self.model(model), [store.fill()], method="knn+ngram", settings=searched)
             text = read_domains([self.text_file(domain, "validation")], predictor.tokenizer, limits)[domain]
             tuned = tune(predictor, text.stream, advance=self.advance)
             return {method: settings.as_json() for method, settings in tuned.settings.items()}
@@ -186,6 +262,22 @@ class Lab:
                 return
             size += len(tokenizer.encode([document.text])[0]) if tokens else 0
             yield document
+
+
+def _model_facts(place: Path) -> dict[str, Any]:
+    """What `LabModel` says of a model directory."""
+    manifest, curve = open_manifest(place), place / "curve.json"
+    return {
+        "fingerprint": model_fingerprint(manifest),
+        "training": manifest.get("training", {}),
+        "curve": read_json(curve) if curve.exists() else {"training": [], "validation": []},
+        "config": read_json(place / "config.json"),
+    }
+
+
+def _store_facts(place: Path) -> dict[str, Any]:
+    store = open_store(place)
+    return {"digest": store.digest(), "tokens": int(store.stats()["tokens"])}
 
 
 def _corpus_recipe(recipe: DataRecipe, domains: list[str]) -> CorpusRecipe:

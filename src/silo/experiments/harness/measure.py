@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.evaluation.figures import DomainFigures, DomainSums
 from silo.evaluation.intervals import Estimate
-from silo.evaluation.perplexity import (
-    REFERENCE,
-    Contestants,
-    DomainFigures,
-    DomainSums,
-    DomainText,
-    read_domain,
-    score_domain,
-)
-from silo.experiments.harness.lab import Lab
+from silo.evaluation.scoring import REFERENCE, Contestants, score_domain
+from silo.evaluation.texts import DomainText, read_domain
+from silo.experiments.harness.lab import Lab, LabStore
 from silo.inference.settings import Settings, parse_method
-from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import LanguageModel
 from silo.lm.training.finetune import FineTuning
 from silo.lm.windows import Windows
@@ -50,7 +42,7 @@ class Setup:
     """What is scored. `neighbours` is the most of them that tuning may choose, `window` what the LM reads at once."""
 
     model: str
-    stores: tuple[Path, ...]
+    stores: tuple[LabStore, ...]
     methods: tuple[str, ...]
     sample: Sample = field(default_factory=Sample)
     reference: str = ""
@@ -65,22 +57,6 @@ def known_domains(lab: Lab, wanted: Iterable[str]) -> list[str]:
     return [domain for domain in wanted if domain in lab.sizes] or list(lab.sizes)
 
 
-def fingerprint_of(lab: Lab, model: str) -> str:
-    """Names the function that a model computes."""
-    return model_fingerprint(open_manifest(lab.model(model)))
-
-
-def store_digest(place: Path) -> str:
-    """Names what a store holds."""
-    return open_store(place).digest()
-
-
-def store_size(place: Path) -> int:
-    """The tokens of a store."""
-    with open_store(place).reading() as view:
-        return int(view.generation.totals["tokens"])
-
-
 def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: Sample) -> DomainText:
     """The text of a split that is scored or tuned on."""
     most = sample.test_tokens if split == "test" else sample.validation_tokens
@@ -90,11 +66,11 @@ def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: S
 
 def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     """All rows of one setup on one domain, now or in an earlier run."""
-    reference = setup.reference if setup.reference and _same_tokenizer(lab, setup.model, setup.reference) else ""
+    reference = setup.reference
     key = {
-        "model": fingerprint_of(lab, setup.model),
-        "stores": [store_digest(place) for place in setup.stores],
-        "reference": fingerprint_of(lab, reference) if reference else "",
+        "model": lab.fingerprint(setup.model),
+        "stores": [store.digest for store in setup.stores],
+        "reference": lab.fingerprint(reference) if reference else "",
         "methods": list(setup.methods),
         "search": [setup.neighbours, setup.probes],
         "window": setup.window,
@@ -104,7 +80,7 @@ def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     }
 
     def score() -> dict[str, Any]:
-        model, stores = LanguageModel.open(lab.model(setup.model)), [open_store(place) for place in setup.stores]
+        model, stores = LanguageModel.open(lab.model(setup.model)), [open_store(item.fill()) for item in setup.stores]
         windows = Windows(setup.window, setup.window // 2)
         contestants = Contestants(
             model,
@@ -135,11 +111,6 @@ def _key_encoder(
 def _searches(methods: Sequence[str]) -> str:
     """The name under which settings of all searches are given."""
     return "+".join(sorted({part for method in methods for part in parse_method(method)} - {"ric"}))
-
-
-def _same_tokenizer(lab: Lab, *names: str) -> bool:
-    files = [(lab.model(name) / "tokenizer.json").read_bytes() for name in names]
-    return all(content == files[0] for content in files)
 
 
 def join_rows(parts: Sequence[DomainSums]) -> DomainSums:
