@@ -169,7 +169,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text found by a source, with everything that was said about its licence, before any verdict."""
+    """A text found by a source, with everything that was said about its licence, before any verdict.
+
+    `id_is_derived` where the record had no id of its own and got one from its place in the source.
+    """
 
     external_id: str
     text: str
@@ -180,6 +183,7 @@ class Candidate:
     url: str = ""
     stated_tier: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    id_is_derived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
