@@ -42,32 +42,38 @@ def _require_records(lines: Iterator[bytes | None]) -> Iterator[bytes | None]:
     head: list[bytes] = []
     size = 0
     for line in lines:
-        if line is None or line.lstrip(_BOM + b" \t").startswith(b"{") or size > _HEAD_BYTES:
-            _refuse_others(head if size > _HEAD_BYTES else [])
+        if line is None or _begins_object(line) or size > _HEAD_BYTES:
+            _refuse_others(head, found=size <= _HEAD_BYTES)
             yield from head
             yield line
             yield from lines
             return
         head.append(line)
         size += len(line) + 1
-    _refuse_others(head)
+    _refuse_others(head, found=False)
     yield from head
 
 
-def _refuse_others(head: list[bytes]) -> None:
-    """Raise if these lines, none of which begins an object, are text all the same."""
+def _begins_object(line: bytes) -> bool:
+    start = line.lstrip(_BOM + b" \t")
+    return start.startswith(b"{") and start.strip() != b"{"
+
+
+def _refuse_others(head: list[bytes], *, found: bool) -> None:
+    """Raise if these lines, none of which is an object, are text all the same: also before one that is, in a list."""
     try:
         text = b"\n".join(head).removeprefix(_BOM).decode().strip()
     except UnicodeDecodeError:
         return
-    if text and "\0" not in text:
+    is_other = text.startswith("[") and not text.endswith("]") if found else bool(text) and "\0" not in text
+    if is_other:
         raise SiloError("not-records", f"the file looks like {_name_text(text)}")
 
 
 def _name_text(text: str) -> str:
     first, _, second = text.partition("\n")
-    if text.startswith("["):
-        return "one JSON list, not like an object per line"
+    if text.startswith(("[", "{")):
+        return "JSON over many lines, not like an object per line"
     if text.startswith("<"):
         return "HTML or XML"
     delimiter = next((mark for mark in ",;\t|" if 0 < first.count(mark) == second.partition("\n")[0].count(mark)), "")

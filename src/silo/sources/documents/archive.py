@@ -16,7 +16,7 @@ from silo.errors import SiloError
 from silo.recipe import Limits
 
 ZIP_MAGIC = b"PK\x03\x04"
-_MOST_MEMBERS = 20_000
+_MOST_MEMBERS = 10_000
 _RATIO_FREE = 64 << 20
 """The ratio is judged only after this much output: small repetitive parts are no bombs."""
 

@@ -5,19 +5,20 @@ Left out: comments, text that a tracked change deleted or moved away, headers an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.sources.documents.archive import Archive, resolve_target
 from silo.sources.documents.parsed import Parsed, TextBuilder
-from silo.sources.documents.xml import Event, Start, element_texts, read_xml
+from silo.sources.documents.xml import End, Start, drop_elements, element_texts, read_xml
 
 _SKIPPED = frozenset({"Fallback", "moveFrom"})
 _BREAKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING_NAMES = ("heading ", "title")
 _NOTES = ("footnotes", "endnotes")
+_BODY_LEVEL = "9"
+"""The outline level of a paragraph that is no heading."""
 
 
 def main_part(archive: Archive) -> str:
@@ -42,10 +43,10 @@ def read_links(archive: Archive, part: str) -> dict[str, tuple[str, str]]:
     return links
 
 
-def read_properties(archive: Archive) -> dict[str, str]:
+def read_properties(archive: Archive) -> tuple[str, str]:
     """Title and author, as the file names them."""
     found = element_texts(archive.read_if_there("docProps/core.xml"), frozenset({"title", "creator"}))
-    return {"title": found.get("title", [""])[0], "author": found.get("creator", [""])[0]}
+    return found.get("title", [""])[0], found.get("creator", [""])[0]
 
 
 def parse_docx(archive: Archive, limits: Limits) -> Parsed:
@@ -54,13 +55,14 @@ def parse_docx(archive: Archive, limits: Limits) -> Parsed:
     links = read_links(archive, part)
     styles = next((target for kind, target in links.values() if kind == "styles"), "")
     builder = TextBuilder(limits.max_record_bytes)
-    _read_paragraphs(archive.read(part), builder, _heading_styles(archive, styles))
+    _Reader(builder, _heading_styles(archive, styles)).read(archive.read(part))
     for name in _NOTES:
         for kind, target in links.values():
             if kind == name and target in archive:
                 builder.begin(name)
-                _read_paragraphs(archive.read(target), builder, frozenset())
-    return builder.finish(**read_properties(archive))
+                _Reader(builder).read(archive.read(target))
+    title, author = read_properties(archive)
+    return builder.finish(title=title, author=author)
 
 
 def _heading_styles(archive: Archive, part: str) -> frozenset[str]:
@@ -93,16 +95,17 @@ def parse_pptx(archive: Archive, limits: Limits) -> Parsed:
             if error.code != "document-invalid":
                 raise
             unread.append((label, error.message))
-    return builder.finish(**read_properties(archive), unread=tuple(unread))
+    title, author = read_properties(archive)
+    return builder.finish(title=title, author=author, unread=unread)
 
 
 def _read_slide(archive: Archive, part: str, label: str, builder: TextBuilder) -> None:
     builder.begin(label)
-    _read_paragraphs(archive.read(part), builder, frozenset())
+    _Reader(builder).read(archive.read(part))
     for kind, target in read_links(archive, part).values():
         if kind == "notesSlide" and target in archive:
             builder.begin(f"{label}, notes")
-            _read_paragraphs(archive.read(target), builder, frozenset())
+            _Reader(builder).read(archive.read(target))
 
 
 @dataclass(slots=True)
@@ -119,70 +122,63 @@ class _Row:
     pieces: list[str] = field(default_factory=list)
 
 
-def _read_paragraphs(data: bytes, builder: TextBuilder, headings: frozenset[str]) -> None:
-    """Add the paragraphs and table rows of a part. A paragraph may hold others, in a text box; a cell another table."""
-    paragraphs: list[_Paragraph] = []
-    rows: list[_Row] = []
-    in_text = False
-    for event in _without_skipped(read_xml(data)):
-        if isinstance(event, str):
-            if in_text and paragraphs:
-                paragraphs[-1].pieces.append(event)
-            continue
-        if isinstance(event, Start):
-            in_text = event.name == "t"
-            if event.name == "p":
-                paragraphs.append(_Paragraph())
-            elif event.name == "tr":
-                rows.append(_Row())
-            elif paragraphs:
-                _note_in_paragraph(event, paragraphs[-1], headings)
-            continue
-        in_text = False
-        if event.name == "p" and paragraphs:
-            paragraph = paragraphs.pop()
-            text = "".join(paragraph.pieces)
-            if rows:
-                rows[-1].pieces.append(text)
+@dataclass(slots=True)
+class _Reader:
+    """Paragraphs may hold others (a text box), and cells other tables: both are kept as stacks."""
+
+    builder: TextBuilder
+    headings: frozenset[str] = frozenset()
+    paragraphs: list[_Paragraph] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
+    in_text: bool = False
+
+    def read(self, data: bytes) -> None:
+        """Add the paragraphs and table rows of a part."""
+        for event in drop_elements(read_xml(data), _is_skipped):
+            if isinstance(event, Start):
+                self.in_text = event.name == "t"
+                self._begin(event)
+            elif isinstance(event, End):
+                self.in_text = False
+                self._end(event.name)
+            elif self.in_text and self.paragraphs:
+                self.paragraphs[-1].pieces.append(event)
+
+    def _begin(self, event: Start) -> None:
+        value = event.attributes.get("val")
+        if event.name == "p":
+            self.paragraphs.append(_Paragraph())
+        elif event.name == "tr":
+            self.rows.append(_Row())
+        elif self.paragraphs and event.name in _BREAKS:
+            self.paragraphs[-1].pieces.append(_BREAKS[event.name])
+        elif self.paragraphs and (event.name == "outlineLvl" or (event.name == "pStyle" and value in self.headings)):
+            self.paragraphs[-1].is_heading = value != _BODY_LEVEL
+
+    def _end(self, name: str) -> None:
+        if name == "p" and self.paragraphs:
+            self._end_paragraph(self.paragraphs.pop())
+        elif name == "tc" and self.rows:
+            row = self.rows[-1]
+            row.cells.append(" ".join(" ".join(row.pieces).split()))
+            row.pieces.clear()
+        elif name == "tr" and self.rows:
+            line = " | ".join(cell for cell in self.rows.pop().cells if cell)
+            if self.rows:
+                self.rows[-1].pieces.append(line)
             else:
-                if paragraph.is_heading and text.strip():
-                    builder.begin(f"section {text}")
-                builder.add(text)
-        elif event.name == "tc" and rows:
-            rows[-1].cells.append(" ".join(" ".join(rows[-1].pieces).split()))
-            rows[-1].pieces.clear()
-        elif event.name == "tr" and rows:
-            line = " | ".join(cell for cell in rows.pop().cells if cell)
-            if rows:
-                rows[-1].pieces.append(line)
-            else:
-                builder.add(line, gap="\n")
+                self.builder.add(line, gap="\n")
 
-
-def _note_in_paragraph(event: Start, paragraph: _Paragraph, headings: frozenset[str]) -> None:
-    if event.name in _BREAKS:
-        paragraph.pieces.append(_BREAKS[event.name])
-    elif event.name == "outlineLvl" or (event.name == "pStyle" and event.attributes.get("val") in headings):
-        paragraph.is_heading = event.attributes.get("val") != "9"
-
-
-def _without_skipped(events: Iterator[Event]) -> Iterator[Event]:
-    """Events without the elements that repeat text, take it away or only number slides."""
-    skipping = 0
-    for event in events:
-        if isinstance(event, str):
-            if not skipping:
-                yield event
-        elif isinstance(event, Start):
-            if skipping or _is_skipped(event):
-                skipping += 1
-            else:
-                yield event
-        elif skipping:
-            skipping -= 1
-        else:
-            yield event
+    def _end_paragraph(self, paragraph: _Paragraph) -> None:
+        text = "".join(paragraph.pieces)
+        if self.rows:
+            self.rows[-1].pieces.append(text)
+            return
+        if paragraph.is_heading and text.strip():
+            self.builder.begin(f"section {text}")
+        self.builder.add(text)
 
 
 def _is_skipped(event: Start) -> bool:
+    """True for elements that repeat text, take it away or only number slides."""
     return event.name in _SKIPPED or (event.name == "fld" and event.attributes.get("type") == "slidenum")

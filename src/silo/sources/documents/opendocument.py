@@ -12,8 +12,8 @@ from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.sources.documents.archive import Archive
 from silo.sources.documents.parsed import Parsed, TextBuilder
-from silo.sources.documents.tables import add_table, expand_cells
-from silo.sources.documents.xml import Event, Start, element_texts, read_xml
+from silo.sources.documents.tables import Row, add_table, expand_cells
+from silo.sources.documents.xml import Event, Start, drop_elements, element_texts, read_xml
 
 _SKIPPED = frozenset({"tracked-changes", "annotation", "note-citation", "forms", "styles", "automatic-styles"})
 _BREAKS = {"tab": "\t", "line-break": "\n"}
@@ -26,43 +26,40 @@ def parse_odt(archive: Archive, limits: Limits) -> Parsed:
     reader = _Reader(TextBuilder(limits.max_record_bytes))
     for event in _content(archive):
         reader.read(event)
-    return reader.builder.finish(**_properties(archive))
+    return _finish(reader.builder, archive)
 
 
 def parse_ods(archive: Archive, limits: Limits) -> Parsed:
     """A spreadsheet: every sheet as a table of the values that its cells show."""
     builder = TextBuilder(limits.max_record_bytes)
     for name, rows in _sheets(_content(archive)):
-        add_table(builder, rows, f"sheet {name}")
-    return builder.finish(**_properties(archive))
+        add_table(builder, rows, len(rows), f"sheet {name}")
+    return _finish(builder, archive)
 
 
-def _properties(archive: Archive) -> dict[str, str]:
+def _finish(builder: TextBuilder, archive: Archive) -> Parsed:
     found = element_texts(archive.read_if_there("meta.xml"), frozenset({"title", "creator", "initial-creator"}))
     authors = found.get("initial-creator", []) + found.get("creator", []) + [""]
-    return {"title": found.get("title", [""])[0], "author": authors[0]}
+    return builder.finish(title=found.get("title", [""])[0], author=authors[0])
 
 
 def _content(archive: Archive) -> Iterator[Event]:
     """The events of the content, without what is not part of the text."""
     if b"encryption-data" in archive.read_if_there("META-INF/manifest.xml"):
         raise SiloError("document-encrypted", "the file is protected by a password")
-    skipping = 0
-    for event in read_xml(archive.read("content.xml")):
-        if isinstance(event, Start):
-            skipping += 1 if skipping or event.name in _SKIPPED else 0
-        if not skipping:
-            yield event
-        elif not isinstance(event, str | Start):
-            skipping -= 1
+    return drop_elements(read_xml(archive.read("content.xml")), lambda event: event.name in _SKIPPED)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Paragraphs may hold others (a footnote, a text box), and cells other tables: both are kept as stacks."""
+    """Paragraphs may hold others (a footnote, a text box), and cells other tables: both are kept as stacks.
+
+    `held` are the paragraphs inside another, which come after it.
+    """
 
     builder: TextBuilder
     paragraphs: list[list[str]] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     slides: int = 0
 
@@ -97,10 +94,14 @@ class _Reader:
     def _end_paragraph(self, text: str, *, is_heading: bool) -> None:
         if self.rows and self.rows[-1]:
             self.rows[-1][-1] += f" {text}"
-            return
-        if is_heading and text.strip():
-            self.builder.begin(f"section {text}")
-        self.builder.add(text)
+        elif self.paragraphs:
+            self.held.append(text)
+        else:
+            if is_heading and text.strip():
+                self.builder.begin(f"section {text}")
+            for block in (text, *self.held):
+                self.builder.add(block)
+            self.held.clear()
 
     def _end_row(self, line: str) -> None:
         if self.rows and self.rows[-1]:
@@ -115,10 +116,10 @@ def _number(event: Start, name: str) -> int:
     return min(int(text), _MOST_REPEATED) if text.isdecimal() and len(text) < 10 else 1
 
 
-def _sheets(events: Iterator[Event]) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
+def _sheets(events: Iterator[Event]) -> Iterator[tuple[str, list[Row]]]:
     """Sheets with their rows. A repeated row comes once: repeating says how a sheet looks, not what is in it."""
     name, number = "", 0
-    rows: list[tuple[int, list[str]]] = []
+    rows: list[Row] = []
     cells: list[tuple[str, int]] = []
     paragraphs: list[str] = []
     repeated, cell_repeated, in_paragraph = 1, 1, False

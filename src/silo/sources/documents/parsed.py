@@ -6,13 +6,15 @@ counted, normalising the whole text again moves none of them.
 
 from __future__ import annotations
 
+import io
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from silo.errors import SiloError
 from silo.records import PLACES
-from silo.sources.reader.claims import Claims
+from silo.sources.reader.claims import NO_CLAIMS, Claims
 from silo.text.normalise import normalise
 
 _MOST_LABEL = 80
@@ -32,7 +34,7 @@ class Parsed:
     places: tuple[tuple[int, str], ...] = ()
     title: str = ""
     author: str = ""
-    claims: Claims = field(default_factory=Claims)
+    claims: Claims = NO_CLAIMS
     unread: tuple[tuple[str, str], ...] = ()
     identity: str = ""
     owner: str = ""
@@ -50,7 +52,7 @@ class TextBuilder:
     """Collects blocks of text and where places begin; more text than `max_bytes` raises."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._blocks: list[str] = []
+        self._text = io.StringIO()
         self._places: list[tuple[int, str]] = []
         self._label = ""
         self._lines = 0
@@ -66,27 +68,36 @@ class TextBuilder:
         block = normalise(text)
         if not block:
             return
-        before = gap if self._blocks else ""
+        before = gap if self._bytes else ""
         self._lines += before.count("\n")
         if self._label:
             self._places.append((self._lines, self._label))
             self._label = ""
         self._lines += block.count("\n")
-        self._blocks += [before, block]
-        self._bytes += len(before) + len(block.encode("utf-8", "surrogatepass"))
+        self._text.write(before + block)
+        self._bytes += len(before) + (len(block) if block.isascii() else len(block.encode("utf-8", "surrogatepass")))
         if self._bytes > self._max_bytes:
             raise SiloError("file-too-large", f"the file holds more than {self._max_bytes:,} bytes of text")
 
-    def finish(self, **about: Any) -> Parsed:
+    def finish(
+        self,
+        *,
+        title: str = "",
+        author: str = "",
+        claims: Claims = NO_CLAIMS,
+        unread: Sequence[tuple[str, str]] = (),
+    ) -> Parsed:
         """The text with its places; a file without any text raises."""
-        text = "".join(self._blocks)
+        text = self._text.getvalue()
+        if not text and unread:
+            raise SiloError("document-invalid", f"nothing of the file can be read; {unread[0][0]}: {unread[0][1]}")
         if not text:
-            raise SiloError("document-no-text", "the file holds no text")
+            raise SiloError("document-no-text", "the file holds no text: it may be empty, or pictures of text")
         try:
             text.encode()
         except UnicodeEncodeError:
             raise SiloError("surrogate-lone", "the text holds half of a surrogate pair") from None
-        return Parsed(text, tuple(self._places), **about)
+        return Parsed(text, tuple(self._places), title, author, claims, tuple(unread))
 
 
 def short_label(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.sources.documents.parsed import Parsed, TextBuilder, tidy
-from silo.sources.reader.claims import Claims
+from silo.sources.reader.claims import NO_CLAIMS, Claims
 
 _HYPHEN_AT_LINE_END = re.compile("[\ufffe\x02\xad]\r?\n?")
 """PDFium marks a word that is divided between two lines."""
@@ -29,7 +29,8 @@ def parse_pdf(data: bytes, limits: Limits) -> Parsed:
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as error:
-        if "password" in str(error).lower():
+        # PDFium may name the failure of the file before: what the file itself says counts too.
+        if "password" in str(error).lower() and b"/Encrypt" in data:
             raise SiloError("document-encrypted", "the PDF is protected by a password") from None
         raise SiloError("document-invalid", "the PDF is damaged, cut off, or no PDF") from None
     builder = TextBuilder(limits.max_record_bytes)
@@ -44,17 +45,7 @@ def parse_pdf(data: bytes, limits: Limits) -> Parsed:
         builder.begin(label)
         builder.add(tidy(_HYPHEN_AT_LINE_END.sub("", text.replace("\r\n", "\n"))))
     about = document.get_metadata_dict()
-    if len(unread) == len(document):
-        raise SiloError("document-invalid", "no page of the PDF can be read")
-    try:
-        return builder.finish(
-            title=about["Title"], author=about["Author"], claims=_read_claims(data), unread=tuple(unread)
-        )
-    except SiloError as error:
-        if error.code != "document-no-text":
-            raise
-        message = f"none of {len(document):,} pages holds text: they may be pictures of text"
-        raise SiloError("document-no-text", message) from None
+    return builder.finish(title=about["Title"], author=about["Author"], claims=_read_claims(data), unread=unread)
 
 
 def _page_text(document: Any, number: int) -> str:
@@ -73,7 +64,7 @@ def _read_claims(data: bytes) -> Claims:
     """Licences and reservations in the XMP packet, where it is not packed."""
     packet = _XMP.search(data)
     if packet is None:
-        return Claims()
+        return NO_CLAIMS
     fields = (match[1] or match[2] for match in _LICENCE_FIELDS.finditer(packet[0]))
     licences = (" ".join(_TAG.sub(" ", field.decode("utf-8", "replace")).split()) for field in fields)
     reserved = (("XMP", "tdm:reservation: 1"),) if _RESERVED.search(packet[0]) else ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,8 +19,8 @@ from silo.sources.documents.office import main_part, read_links, read_properties
 from silo.sources.documents.parsed import Parsed, TextBuilder
 from silo.sources.documents.xml import Start, read_xml
 
-Rows = Sequence[tuple[int, list[str]]]
-"""Rows with their number in the file, from 1; blank ones may be left out."""
+Row = tuple[int, list[str]]
+"""The number of a row in its file, from 1, and its cells; blank rows may be left out."""
 
 _MOST_PLACES = 2000
 """Rows of a larger table share places: 'rows 51-75'."""
@@ -32,30 +33,36 @@ _DATE_LETTERS = re.compile(r"[ydhs]|mm", re.IGNORECASE)
 _NOT_FORMAT = re.compile(r'"[^"]*"|\[[^\]]*\]|\\.')
 
 
-def add_table(builder: TextBuilder, rows: Rows, where: str = "") -> None:
-    """Add the rows of a table, each under the names of its columns if the first row gives any."""
-    names, body = _split_head(rows)
-    step = -(-len(body) // _MOST_PLACES) or 1
+def add_table(builder: TextBuilder, rows: Iterable[Row], count: int, where: str = "") -> None:
+    """Add the `count` rows of a table, each under the names of its columns if the first row gives any."""
+    coming = iter(rows)
     before = f"{where}, " if where else ""
+    first = next(coming, None)
+    if first is None:
+        return
+    names = _column_names(first[1]) if count > 1 else []
     if names:
-        builder.begin(f"{before}row {rows[0][0]}")
+        builder.begin(f"{before}row {first[0]}")
         builder.add(" | ".join(names))
-    for at, (number, cells) in enumerate(body):
-        if at % step == 0:
-            last = body[min(at + step, len(body)) - 1][0]
-            builder.begin(f"{before}row {number}" if last == number else f"{before}rows {number}-{last}")
-        builder.add(_row_text(names, cells), gap="\n" if at or names else "\n\n")
+    else:
+        coming = itertools.chain([first], coming)
+    gap = "\n" if names else "\n\n"
+    step = -(-count // _MOST_PLACES)
+    while group := list(itertools.islice(coming, step)):
+        start, end = group[0][0], group[-1][0]
+        builder.begin(f"{before}row {start}" if start == end else f"{before}rows {start}-{end}")
+        for _, cells in group:
+            builder.add(_row_text(names, cells), gap=gap)
+            gap = "\n"
 
 
-def _split_head(rows: Rows) -> tuple[list[str], Rows]:
-    """The names of the columns, if the first row can be that: several different words, and no numbers."""
-    if len(rows) < 2:
-        return [], rows
-    first = [" ".join(cell.split()) for cell in rows[0][1]]
-    while first and not first[-1]:
-        first.pop()
-    sound = len(first) > 1 and len(set(first)) == len(first) and not any(map(_is_number, first)) and all(first)
-    return (first, rows[1:]) if sound else ([], rows)
+def _column_names(cells: list[str]) -> list[str]:
+    """What the cells of a first row name, if they can be names: several different words, and no numbers."""
+    names = [" ".join(cell.split()) for cell in cells]
+    while names and not names[-1]:
+        names.pop()
+    sound = len(names) > 1 and len(set(names)) == len(names) and not any(map(_is_number, names)) and all(names)
+    return names if sound else []
 
 
 def _is_number(text: str) -> bool:
@@ -77,14 +84,21 @@ def parse_csv(data: bytes, limits: Limits) -> Parsed:
     delimiter = _find_delimiter(text)
     builder = TextBuilder(limits.max_record_bytes)
     try:
-        rows = [(at, row) for at, row in enumerate(_csv_rows(text, delimiter), start=1) if any(map(str.strip, row))]
+        count = sum(1 for _ in _csv_rows(text, delimiter))
+        add_table(builder, _csv_rows(text, delimiter), count)
     except csv.Error as error:
         raise SiloError("document-invalid", f"the table cannot be read: {error}") from None
-    add_table(builder, rows)
     return builder.finish()
 
 
-def _csv_rows(text: str, delimiter: str) -> Iterator[list[str]]:
+def _csv_rows(text: str, delimiter: str) -> Iterator[Row]:
+    """The rows that are not blank."""
+    for number, row in enumerate(_split_csv(text, delimiter), start=1):
+        if any(map(str.strip, row)):
+            yield number, row
+
+
+def _split_csv(text: str, delimiter: str) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
 
 
@@ -105,7 +119,7 @@ def _find_delimiter(text: str) -> str:
     for delimiter in _DELIMITERS:
         widths = []
         try:
-            for _, row in zip(range(_SAMPLE_ROWS), _csv_rows(text, delimiter), strict=False):
+            for _, row in zip(range(_SAMPLE_ROWS), _split_csv(text, delimiter), strict=False):
                 widths += [len(row)] if row else []
         except csv.Error:
             continue
@@ -131,8 +145,10 @@ def parse_xlsx(archive: Archive, limits: Limits) -> Parsed:
             if target not in archive:
                 unread.append((where, "the sheet is missing"))
             elif kind == "worksheet":
-                add_table(builder, _sheet_rows(archive.read(target), strings, dates), where)
-    return builder.finish(**read_properties(archive), unread=tuple(unread))
+                rows = _sheet_rows(archive.read(target), strings, dates)
+                add_table(builder, rows, len(rows), where)
+    title, author = read_properties(archive)
+    return builder.finish(title=title, author=author, unread=unread)
 
 
 def _shared_strings(data: bytes) -> Iterator[str]:
@@ -177,7 +193,7 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def _sheet_rows(data: bytes, strings: Sequence[str], dates: frozenset[str]) -> Rows:
+def _sheet_rows(data: bytes, strings: Sequence[str], dates: frozenset[str]) -> list[Row]:
     rows: dict[int, list[str]] = {}
     cell = Start("c", {})
     value: list[str] = []

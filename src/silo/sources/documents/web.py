@@ -22,9 +22,10 @@ _RESERVATION = "tdm:reservation"
 
 
 def parse_html(data: bytes, limits: Limits) -> Parsed:
-    """A page: its headings are the sections."""
+    """A page: its title, unless the text begins with it, and its headings as sections."""
     page = read_html(decode_html(data))
     builder = TextBuilder(limits.max_record_bytes)
+    builder.add("" if page.text.startswith(page.title) else page.title)
     _add_page(builder, page, [(line, f"section {words}") for line, words in page.headings])
     return builder.finish(title=page.title, claims=page_claims(page))
 
@@ -68,9 +69,7 @@ def parse_epub(archive: Archive, limits: Limits) -> Parsed:
         builder.begin(label)
         _add_page(builder, page, _chapter_places(page))
         claims.append(page_claims(page))
-    return builder.finish(
-        title=package.title, author=package.author, claims=_merge_claims(claims), unread=tuple(unread)
-    )
+    return builder.finish(title=package.title, author=package.author, claims=_merge_claims(claims), unread=unread)
 
 
 def _chapter_places(page: Page) -> list[tuple[int, str]]:

@@ -5,7 +5,7 @@ Names come without their namespace: the office formats use one vocabulary per pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from xml.parsers import expat
@@ -83,6 +83,18 @@ def _make_parser(collected: list[Event]) -> Any:
 
 def _local(name: str) -> str:
     return name.rpartition(" ")[2]
+
+
+def drop_elements(events: Iterator[Event], is_dropped: Callable[[Start], bool]) -> Iterator[Event]:
+    """The events without some elements and all that is inside them."""
+    dropping = 0
+    for event in events:
+        if isinstance(event, Start) and (dropping or is_dropped(event)):
+            dropping += 1
+        elif not dropping:
+            yield event
+        elif isinstance(event, End):
+            dropping -= 1
 
 
 def element_texts(data: bytes, names: frozenset[str]) -> dict[str, list[str]]:

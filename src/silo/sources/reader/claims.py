@@ -32,6 +32,9 @@ class Claims:
         return (*stated, *reserved)
 
 
+NO_CLAIMS = Claims()
+
+
 def denial(asserted: str, where: str, denies: frozenset[Right] = NO_AI) -> Evidence:
     """A preference signal: it takes rights away and says nothing about a licence."""
     return Evidence(asserted, where, "signal", 1.0, denies=denies)
