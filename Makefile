@@ -12,7 +12,7 @@ setup: $(STAMP) ## make the virtual environment, nothing else
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,warc,hub]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub]'
 	touch $@
 
 test: setup lint types check ## lint, types and all tests

@@ -20,12 +20,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one input; beyond them a record is quarantined or a file refused."""
+    """Bounds on one input; beyond them a record is quarantined or a file refused.
+
+    `max_parse_seconds` (of processor time) and `max_parse_mb` are what reading one document file may take.
+    """
 
     max_record_bytes: int = 64 * MIB
     max_ratio: int = 1000
     max_depth: int = 64
     max_field_chars: int = 4096
+    max_parse_seconds: int = 60
+    max_parse_mb: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

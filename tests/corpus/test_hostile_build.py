@@ -53,9 +53,10 @@ def test_a_corpus_survives_every_hostile_input_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        (b"nonsense\nmore\n" + json.dumps({"text": "no id"}).encode() + b"\n", "json-invalid (2), field-missing (1)"),
+        (b"nonsense\nmore\n" + json.dumps({"id": "no text"}).encode() + b"\n", "json-invalid (2), field-missing (1)"),
+        (b"nonsense\nmore\n", "not-records (1)"),
         (bytes(range(128, 256)) * 20 + b"\n", "utf8-invalid (1)"),
-        (b"PAR1" + bytes(200) + b"PAR1", "not-text (1)"),
+        (b"PK\x03\x04" + bytes(200), "not-text (1)"),
     ],
 )
 def test_sources_of_which_nothing_can_be_read_are_refused_with_the_reasons(
@@ -71,9 +72,12 @@ def test_sources_of_which_nothing_can_be_read_are_refused_with_the_reasons(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_parquet_file_without_ids_is_refused(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "in.parquet")
-    source = SourceRecipe("parquet", (str(tmp_path / "in.parquet"),))
-    with pytest.raises(SiloError, match=r"field-missing \(2\)") as caught:
-        build(CorpusRecipe((source,), workers=1), tmp_path / "out", base=tmp_path)
-    assert caught.value.code == "input-empty"
+def test_records_without_ids_are_named_by_their_place_and_counted(tmp_path: Path) -> None:
+    texts = [words(number, 20) for number in range(3)]
+    parquet.write_table(pa.table({"text": texts[:2]}), tmp_path / "in.parquet")
+    (tmp_path / "in.jsonl").write_text("\n" + json.dumps({"text": texts[2]}) + "\n")
+    sources = tuple(SourceRecipe("jsonl", (str(tmp_path / name),)) for name in ("in.parquet", "in.jsonl"))
+    summary = build(CorpusRecipe(sources, workers=1), tmp_path / "out", base=tmp_path)
+    assert (summary["accepted"], summary["derived_ids"], summary["skipped"]) == (3, 3, 0)
+    names = {document.external_id: document.text for document in Corpus.open(tmp_path / "out").documents()}
+    assert names == dict(zip(("in.parquet:row 1", "in.parquet:row 2", "in.jsonl:line 2"), texts, strict=True))

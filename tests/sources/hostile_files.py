@@ -128,7 +128,7 @@ FILES: list[Case] = [
     Case("directory-for-a-file", "jsonl", lambda directory: (directory / "in").mkdir(), ("recipe-value",), 0),
     # Parquet
     Case("parquet-no-text", "parquet", parquet({"id": ["a"], "body": ["x"]}), ("parquet-invalid",), 0),
-    Case("parquet-no-id", "parquet", parquet({"text": ["x", "y"]}), ("field-missing", "field-missing"), 0),
+    Case("parquet-no-id", "parquet", parquet({"text": ["x", "y"]}), (), 2),
     Case("parquet-number-text", "parquet", parquet({"id": ["a"], "text": [1.5]}), ("field-type",), 0),
     Case("parquet-null-text", "parquet", parquet({"id": ["a", "b"], "text": [None, "x"]}), ("field-missing",), 1),
     Case(
@@ -141,6 +141,13 @@ FILES: list[Case] = [
     Case("parquet-nul", "parquet", parquet({"id": ["a", "b"], "text": ["x\0", "y"]}), ("nul-byte",), 1),
     Case("parquet-corrupt-footer", "parquet", parquet_cut, ("parquet-invalid",), 0),
     Case("parquet-broken-utf8", "parquet", parquet_broken_utf8, ("utf8-invalid",), 2),
-    Case("parquet-not-parquet", "parquet", file(GOOD, "in.parquet"), ("parquet-invalid",), 0),
+    Case("parquet-not-parquet", "parquet", file(b"no", "in.parquet"), ("parquet-invalid",), 0),
+    Case("lines-named-parquet", "parquet", file(GOOD, "in.parquet"), (), 1),
+    Case("parquet-named-jsonl", "jsonl", parquet({"id": ["a"], "text": ["x"]}, "in.jsonl"), (), 1),
+    Case("parquet-cut-named-jsonl", "jsonl", file(b"PAR1" + bytes(200) + b"PAR1"), ("parquet-invalid",), 0),
+    Case("pdf-as-jsonl", "jsonl", file(b"%PDF-1.7\n{}\n"), ("not-text",), 0),
+    Case("list-as-jsonl", "jsonl", file(b"[" + GOOD + b",\n " + GOOD + b"]\n"), ("not-records",), 0),
+    Case("table-as-jsonl", "jsonl", file(b"id,text\n" + b"1,x\n" * 1000), ("not-records",), 0),
+    Case("text-as-jsonl", "jsonl", file(b"Once upon a time\nthere was a line.\n" * 9000), ("not-records",), 0),
     Case("parquet-empty-file", "parquet", file(b"", "in.parquet"), ("parquet-invalid",), 0),
 ]

@@ -7,6 +7,7 @@ import gzip
 import os
 from pathlib import Path
 
+from tests.sources.document_files import pack
 from tests.sources.hostile_case import GOOD, Case, fifo, file, link, random_bytes, then, tree
 
 
@@ -82,6 +83,22 @@ FOLDERS: list[Case] = [
             lambda d: Path(os.fsdecode(os.fsencode(d) + b"/texts/\xff.txt")).write_bytes(b"x"),
         ),
         ("utf8-invalid",),
+        1,
+    ),
+    Case(
+        "folder-hostile-documents",
+        "folder",
+        tree(
+            "texts",
+            a_dot_txt=b"x",
+            b_dot_docx=lambda: pack({"../x": "x"}),
+            c_dot_csv=b"a,\0",
+            d_dot_epub=b"no",
+            e_dot_html=b"caf\xe9",
+            f_dot_ipynb=b"[1]",
+            g_dot_mbox=b"no mail",
+        ),
+        ("path-unsafe", "nul-byte", "document-invalid", "utf8-invalid", "document-invalid", "mail-invalid"),
         1,
     ),
     Case("folder-empty", "folder", lambda directory: (directory / "texts").mkdir(), ("input-empty",), 0),

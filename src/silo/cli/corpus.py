@@ -24,7 +24,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="what to build; or use --jsonl")
-    parser.add_argument("--jsonl", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines to read")
+    parser.add_argument("--jsonl", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines or Parquet")
     parser.add_argument("--out", metavar="DIR", help="where the corpus goes; <home>/corpora/<recipe> without it")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
     parser.add_argument(
@@ -85,6 +85,7 @@ def _show_summary(summary: dict[str, Any]) -> None:
     dropped += [["quarantined", code, count] for code, count in summary["quarantine_codes"].items()]
     if dropped:
         show.table("left out", ("how", "why", "documents"), dropped)
+    show.reading(summary)
     names = ("seconds", "core_seconds", "megabytes", "mb_per_core_second")
     rows = [[stage, *map(row.get, names)] for stage, row in summary["stages"].items() if any(row.values())]
     show.table("stages", ("stage", "seconds", "core seconds", "MB of text", "MB/s per core"), rows)

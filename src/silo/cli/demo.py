@@ -16,7 +16,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     demo.add_argument("--reference", action="store_true", help="also train a model on everything, to compare with")
     demo.set_defaults(run=_demo)
     quick = nouns.add_parser("quickstart", parents=[common], help="from a folder of documents to attributed text")
-    quick.add_argument("folder", metavar="DIR", help="text files")
+    quick.add_argument("folder", metavar="DIR", help="documents: text, PDF, Office, HTML, e-books, mail")
     quick.add_argument("--model", required=True, metavar="DIR", help="any model directory")
     quick.add_argument("--store", metavar="PATH", help="where the store goes; DIR.silo without it")
     quick.add_argument("--owner", default="", help="owner of the files")
@@ -76,9 +76,11 @@ def _quickstart(arguments: argparse.Namespace) -> int:
     from silo.cli.predict import write
     from silo.inference.session import open_session
     from silo.journeys import quickstart
+    from silo.sources import Tally
 
     folder, model, question = Path(arguments.folder).expanduser(), Path(arguments.model), arguments.question
     place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
+    tally = Tally()
     with show.progress(quiet=arguments.quiet) as advance:
         added, unreadable = quickstart.fill_from_folder(
             folder,
@@ -87,9 +89,11 @@ def _quickstart(arguments: argparse.Namespace) -> int:
             owner=arguments.owner,
             license=arguments.license,
             passage_tokens=quickstart.PASSAGE_TOKENS if question else 0,
+            tally=tally,
             advance=advance,
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
+    show.reading(tally.as_json(), quiet=arguments.quiet)
     show.some("not read: ", [f"{item.where} ({item.code})" for item in unreadable], quiet=arguments.quiet)
     show.some("not taken: ", [f"{item.external_id} ({item.reason})" for item in added.refusals], quiet=arguments.quiet)
     wish: dict[str, Any] = {"max_tokens": arguments.max_tokens}
@@ -102,6 +106,6 @@ def _quickstart(arguments: argparse.Namespace) -> int:
     answer = write(session, prompt, None if arguments.json else Painter(), shown=shown, **wish)
     if arguments.json:
         left_out = [item.as_json() for item in unreadable]
-        filled = {"store": str(place), "added": added.added, "quarantined_records": left_out}
+        filled = {"store": str(place), "added": added.added, "quarantined_records": left_out, **tally.as_json()}
         show.print_json({**filled, "prompt": question or prompt, **answer.as_json()})
     return 0

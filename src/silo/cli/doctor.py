@@ -31,6 +31,7 @@ _NEEDED = (
     "zstandard",
 )
 _EXTRAS = {
+    "docs": ("pypdfium2", "PDF files in folders"),
     "warc": ("fastwarc", "WARC archives as a source"),
     "hub": ("huggingface_hub", "Hugging Face hub data sets as a source"),
 }

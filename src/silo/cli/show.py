@@ -113,6 +113,17 @@ def some(before: str, lines: Sequence[str], *, quiet: bool = False, most: int = 
         say(f"{before}{len(lines) - most:,} more, which --json lists", quiet=quiet)
 
 
+def reading(facts: Mapping[str, Any], *, quiet: bool = False) -> None:
+    """What was left out of folders, and that records were named by their place, in one line each."""
+    from silo.sources.reader.skipped import Skipped, describe_skipped
+
+    if line := describe_skipped(map(Skipped.from_json, facts["skipped_files"])):
+        say(line, quiet=quiet)
+    if derived_ids := facts["derived_ids"]:
+        what = "record has no id: it is" if derived_ids == 1 else "records have no id: they are"
+        say(f"{derived_ids:,} {what} named by file and line, so give ids if the file will change", quiet=quiet)
+
+
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Advance]:
     """Bars with an ETA, one per stage."""

@@ -17,6 +17,7 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
+    from silo.sources import Tally
     from silo.store.add import Refusal
     from silo.store.erasure.erase import Erased
     from silo.store.selector import Selector
@@ -87,9 +88,14 @@ def _create(arguments: argparse.Namespace) -> int:
 def _add_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="sources as for `silo corpus build`")
     parser.add_argument(
-        "--jsonl", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines; - for standard input"
+        "--jsonl",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="JSON lines, Parquet; - for standard input",
     )
-    parser.add_argument("--folder", metavar="DIR", help="a folder of text files")
+    parser.add_argument("--folder", metavar="DIR", help="a folder of documents: text, PDF, Office, HTML, e-books, mail")
     parser.add_argument("--license", default="", help="licence of a folder's files; unknown without it")
     parser.add_argument("--owner", default="", help="owner of a folder's files")
     parser.add_argument(
@@ -112,16 +118,18 @@ def _add(arguments: argparse.Namespace) -> int:
 
     from silo.corpus.decontaminate import EvaluationText, apply_rule, evaluation_files
     from silo.pairing import open_store
+    from silo.sources import Tally
 
     recipe, base = _recipe(arguments)
     files = evaluation_files(recipe.decontaminate, base)
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=True, verify=arguments.verify)
     quarantined: list[Quarantined] = []
+    tally = Tally()
     with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
         rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
         evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
-        documents = _documents(recipe, base, store.paths.adding, quarantined)
+        documents = _documents(recipe, base, store.paths.adding, quarantined, tally)
         done = store.add(documents, decontaminate=evaluation, note=note, advance=advance)
     facts: dict[str, Any] = {
         "read": done.read + len(quarantined),
@@ -131,6 +139,8 @@ def _add(arguments: argparse.Namespace) -> int:
         "decontaminated": done.decontaminated,
         "masked": done.masked,
         "quarantined": len(quarantined),
+        "skipped": tally.as_json()["skipped"],
+        "derived_ids": tally.derived_ids,
         "reasons": dict(done.reasons),
         "written_bytes": done.written_bytes,
         "digest": store.digest(),
@@ -138,12 +148,13 @@ def _add(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rejected = [asdict(item) for item in done.refusals]
         unread = [item.as_json() for item in quarantined]
-        show.print_json({**facts, "rejected_documents": rejected, "quarantined_records": unread})
+        show.print_json({**facts, **tally.as_json(), "rejected_documents": rejected, "quarantined_records": unread})
     else:
         show.facts(f"added to {arguments.path}", facts, as_json=False)
         left_out = [f"{item.where} ({item.code})" for item in quarantined]
         left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
         show.some("not added: ", left_out, quiet=arguments.quiet)
+        show.reading(tally.as_json(), quiet=arguments.quiet)
     return 0
 
 
@@ -193,7 +204,9 @@ def _source_recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
     return CorpusRecipe(source=(source,)), Path.cwd()
 
 
-def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined]) -> Iterator[Document]:
+def _documents(
+    recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined], tally: Tally
+) -> Iterator[Document]:
     """Every readable record with its verdict; unreadable ones are noted and left out.
 
     Standard input is kept in `adding` meanwhile, which the store empties whatever happens.
@@ -209,7 +222,7 @@ def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == _STDIN else path for path in source.paths))
-        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii)
+        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii, tally=tally)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,7 @@ from silo.progress import Advance
 from silo.recipe import CorpusRecipe
 from silo.records import Right
 from silo.sources import SourcePart, plan
+from silo.sources.reader.skipped import skipped_facts
 from silo.text.masks import check_kinds
 from silo.text.tokenizer import load_tokenizer
 
@@ -227,6 +228,8 @@ def _run_stages(job: _Build, key: str) -> dict[str, Any]:
     corpus_fingerprint = write_manifest(job.target, content)
     summary = {
         **content["counts"],
+        "derived_ids": sum(report["derived_ids"] for report in read),
+        **skipped_facts(item for part in job.parts for item in part.skipped),
         "fingerprint": corpus_fingerprint,
         "out": str(job.out),
         "seconds": round(time.perf_counter() - start, 2),

@@ -32,7 +32,7 @@ def read_part(part: SourcePart, directory: str, limits: Limits) -> dict[str, Any
     remove_tree(target)
     target.mkdir(parents=True)
     runs = RunWriter(target)
-    records = text_bytes = 0
+    records = text_bytes = derived_ids = 0
     codes: Counter[str] = Counter()
     deny = tuple(map(Right, part.recipe.deny))
     progress = _PartProgress(part)
@@ -40,6 +40,7 @@ def read_part(part: SourcePart, directory: str, limits: Limits) -> dict[str, Any
         for item in read(part, limits):
             records += 1
             if isinstance(item, Candidate):
+                derived_ids += item.id_is_derived
                 text_bytes += runs.add(judge(item, deny))
             else:
                 codes[item.code] += 1
@@ -51,6 +52,7 @@ def read_part(part: SourcePart, directory: str, limits: Limits) -> dict[str, Any
         "read": records,
         "quarantined": sum(codes.values()),
         "codes": dict(codes),
+        "derived_ids": derived_ids,
         "bytes": text_bytes,
         "seconds": time.perf_counter() - start,
     }

@@ -29,7 +29,7 @@ from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Quarantined
-from silo.sources import read_documents
+from silo.sources import Tally, read_documents
 from silo.store.add import Added
 from silo.store.store import Store
 
@@ -56,12 +56,13 @@ def fill_from_folder(
     owner: str = "",
     license: str = "",
     passage_tokens: int = 0,
+    tally: Tally | None = None,
     advance: Advance = lambda *_: None,
 ) -> tuple[Added, list[Quarantined]]:
     """Make a store for a model, or take the one that is there, and put a folder's files in.
 
     Returns what became of the documents, and what could not be read. A model without a codec gets a store with exact
-    matches and passages, which need none. `passage_tokens` is for a new store.
+    matches and passages, which need none. `passage_tokens` is for a new store; `tally` is told what was skipped.
     """
     if not folder.is_dir():
         raise SiloError("input-missing", f"there is no folder {folder}")
@@ -74,7 +75,7 @@ def fill_from_folder(
     source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
     unreadable: list[Quarantined] = []
     try:
-        added = store.add(read_documents(source, folder, unreadable), advance=advance)
+        added = store.add(read_documents(source, folder, unreadable, tally=tally), advance=advance)
     finally:
         empty = fresh and next(store.documents(), None) is None
         store.close()

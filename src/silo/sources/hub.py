@@ -14,8 +14,6 @@ from pathlib import Path, PurePosixPath
 from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined, Tier
-from silo.sources.jsonl import read_lines
-from silo.sources.parquet import read_rows
 from silo.sources.reader.fields import assess_statement, defaults_of
 from silo.sources.reader.plan import (
     SourcePart,
@@ -27,6 +25,7 @@ from silo.sources.reader.plan import (
     size_of,
     stamp_of,
 )
+from silo.sources.recordfiles import PARQUET, read_record_file
 
 _LINES = tuple(name + packed for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 _ENDINGS = (*_LINES, ".parquet")
@@ -101,8 +100,8 @@ def read_hub(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantin
         id_from_text=True,
     )
     path = Path(part.path) / relative
-    reader = read_rows if relative.name.endswith(".parquet") else read_lines
-    yield from reader(path, part.label, limits, defaults)
+    expected = PARQUET if relative.name.endswith(".parquet") else "jsonl"
+    yield from read_record_file(path, part.label, limits, defaults, expected=expected)
 
 
 def _telling_tags(part: SourcePart) -> tuple[Evidence, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from silo.errors import SiloError
 from silo.recipe import Limits, PiiRecipe, SourceRecipe
@@ -13,11 +14,11 @@ from silo.sources.distributions import plan_distributions, read_distribution
 from silo.sources.folder import plan_folder, read_folder
 from silo.sources.gutenberg import read_gutenberg
 from silo.sources.hub import plan_hub, read_hub
-from silo.sources.jsonl import read_jsonl
 from silo.sources.mbox import read_mbox
-from silo.sources.parquet import read_parquet
 from silo.sources.reader.judge import judge
 from silo.sources.reader.plan import SourcePart, plan_files
+from silo.sources.reader.skipped import Skipped, skipped_facts
+from silo.sources.recordfiles import read_records
 from silo.sources.tree import plan_tree, read_tree
 from silo.sources.warc import plan_warc, read_warc
 from silo.text.masks import check_kinds, mask_personal_data
@@ -34,12 +35,24 @@ KINDS: dict[str, _Kind] = {
     "folder": _Kind(plan_folder, read_folder),
     "gutenberg": _Kind(plan_files, read_gutenberg),
     "hub": _Kind(plan_hub, read_hub),
-    "jsonl": _Kind(plan_files, read_jsonl),
+    "jsonl": _Kind(plan_files, read_records),
     "mbox": _Kind(plan_files, read_mbox),
-    "parquet": _Kind(plan_files, read_parquet),
+    "parquet": _Kind(plan_files, read_records),
     "tree": _Kind(plan_tree, read_tree),
     "warc": _Kind(plan_warc, read_warc),
 }
+
+
+@dataclass(slots=True)
+class Tally:
+    """What reading should tell besides documents: files that were skipped, and how many records had no id."""
+
+    skipped: list[Skipped] = field(default_factory=list)
+    derived_ids: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: how many files were skipped, which, and how many ids were made."""
+        return skipped_facts(self.skipped) | {"derived_ids": self.derived_ids}
 
 
 def plan(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
@@ -59,14 +72,18 @@ def read_documents(
     *,
     limits: Limits | None = None,
     pii: PiiRecipe | None = None,
+    tally: Tally | None = None,
 ) -> Iterator[Document]:
     """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
+    tally = tally or Tally()
     masks = pii or PiiRecipe()
     check_kinds(masks.mask)
     deny = tuple(map(Right, source.deny))
     for part in plan(source, base):
+        tally.skipped += part.skipped
         for item in read(part, limits or Limits()):
             if isinstance(item, Candidate):
+                tally.derived_ids += item.id_is_derived
                 document = judge(item, deny)
                 yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
             else:

@@ -7,6 +7,7 @@ import email.policy
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import parseaddr
 from pathlib import Path
@@ -15,7 +16,7 @@ from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
 from silo.sources.html import read_html
-from silo.sources.reader.bytes import read_file_lines
+from silo.sources.reader.bytes import decode_charset, read_file_lines
 from silo.sources.reader.fields import Defaults, defaults_of, require_text
 from silo.sources.reader.plan import SourcePart
 
@@ -25,25 +26,50 @@ _SEPARATOR = re.compile(rb"From \S.{0,200}\d:\d\d")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is kept of a mail. `identity` is its Message-ID, or a hash of its bytes."""
+
+    identity: str
+    text: str
+    sender: str
+    subject: str
+    date: str
+
+    @property
+    def meta(self) -> dict[str, str]:
+        return {key: value for key, value in (("date", self.date), ("subject", self.subject)) if value}
+
+
 def read_mbox(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
     """The messages of one mailbox in order."""
     defaults = defaults_of(part, limits)
     number = 0
     try:
-        for number, raw in enumerate(_messages(Path(part.path), limits), start=1):
-            where = f"{part.label}:message {number}"
+        for number, raw in enumerate(split_messages(Path(part.path), limits), start=1):
             try:
-                yield _candidate(raw, defaults)
+                if isinstance(raw, SiloError):
+                    raise raw
+                yield _candidate(parse_message(raw), defaults)
             except SiloError as error:
-                yield Quarantined(where, error.code, error.message)
-            except Exception as error:
-                # The mail parser raises errors of any type on hostile headers; one message is the most it may cost.
-                yield Quarantined(where, "mail-invalid", f"cannot be parsed: {type(error).__name__}")
+                yield Quarantined(f"{part.label}:message {number}", error.code, error.message)
     except SiloError as error:
         yield Quarantined(f"{part.label}:message {number + 1}", error.code, error.message)
 
 
-def _messages(path: Path, limits: Limits) -> Iterator[bytes | SiloError]:
+def _candidate(message: Message, defaults: Defaults) -> Candidate:
+    return Candidate(
+        external_id=message.identity,
+        text=message.text,
+        source=defaults.source,
+        domain=defaults.domain or "mail",
+        evidence=defaults.evidence,
+        owner=message.sender or defaults.owner,
+        meta=message.meta,
+    )
+
+
+def split_messages(path: Path, limits: Limits) -> Iterator[bytes | SiloError]:
     """The raw messages; an error stands for one that is too large or does not begin with a From line."""
     lines: list[bytes] = []
     size = 0
@@ -69,9 +95,18 @@ def _messages(path: Path, limits: Limits) -> Iterator[bytes | SiloError]:
         yield problem or b"\n".join(lines)
 
 
-def _candidate(raw: bytes | SiloError, defaults: Defaults) -> Candidate:
-    if isinstance(raw, SiloError):
-        raise raw
+def parse_message(raw: bytes) -> Message:
+    """One mail; whatever is wrong with it raises with a code."""
+    try:
+        return _parse(raw)
+    except SiloError:
+        raise
+    except Exception as error:
+        # The mail parser raises errors of any type on hostile headers; one message is the most it may cost.
+        raise SiloError("mail-invalid", f"the mail parser failed: {type(error).__name__}") from None
+
+
+def _parse(raw: bytes) -> Message:
     message = email.message_from_bytes(_QUOTED_SEPARATOR.sub(rb"\1", raw), policy=email.policy.default)
     if not message.keys() or message.defects:
         reason = type(message.defects[0]).__name__ if message.defects else "no header"
@@ -79,17 +114,12 @@ def _candidate(raw: bytes | SiloError, defaults: Defaults) -> Candidate:
     subject = _header(message, "Subject")
     text = f"{subject}\n\n{_body(message)}".strip()
     require_text(text)
-    sender = parseaddr(_header(message, "From"))[1].lower()
-    identity = _header(message, "Message-ID").strip("<> ")
-    dated = {"date": _header(message, "Date"), "subject": subject}
-    return Candidate(
-        external_id=identity or hashlib.blake2b(raw, digest_size=16).hexdigest(),
+    return Message(
+        identity=_header(message, "Message-ID").strip("<> ") or hashlib.blake2b(raw, digest_size=16).hexdigest(),
         text=text,
-        source=defaults.source,
-        domain=defaults.domain or "mail",
-        evidence=defaults.evidence,
-        owner=sender or defaults.owner,
-        meta={key: value for key, value in dated.items() if value},
+        sender=parseaddr(_header(message, "From"))[1].lower(),
+        subject=subject,
+        date=_header(message, "Date"),
     )
 
 
@@ -118,9 +148,4 @@ def _decode_part(piece: EmailMessage) -> str:
     data = piece.get_payload(decode=True)
     if piece.defects or not isinstance(data, bytes):
         raise SiloError("mail-invalid", "a text part is wrongly encoded")
-    for charset in (piece.get_content_charset("utf-8"), "utf-8"):
-        try:
-            return data.decode(charset).replace("\r\n", "\n")
-        except (UnicodeDecodeError, LookupError):
-            continue
-    raise SiloError("utf8-invalid", "a text part is neither in the character set it names nor in UTF-8")
+    return decode_charset(data, piece.get_content_charset("utf-8")).replace("\r\n", "\n")

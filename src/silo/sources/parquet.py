@@ -1,4 +1,4 @@
-"""Kind `parquet`: the same fields as JSON lines, as columns, streamed batch by batch."""
+"""Parquet files of records: the same fields as JSON lines, as columns, streamed batch by batch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from typing import Any
 from silo.errors import SiloError
 from silo.recipe import Limits
 from silo.records import Candidate, Quarantined
-from silo.sources.reader.fields import Defaults, defaults_of, make_candidate
-from silo.sources.reader.plan import SourcePart, refuse_special
+from silo.sources.reader.fields import Defaults, make_candidate
+from silo.sources.reader.plan import refuse_special
 from silo.text.strict_json import parse_object
 
 _COLUMN_NAMES = "id text source domain license licence tier owner url origin metadata added created"
 _COLUMNS = frozenset(_COLUMN_NAMES.split())
 _BATCH_ROWS = 256
 _FREE_BYTES = 64 << 20
-
-
-def read_parquet(part: SourcePart, limits: Limits) -> Iterator[Candidate | Quarantined]:
-    """The rows of one file in order."""
-    return read_rows(Path(part.path), part.label, limits, defaults_of(part, limits))
 
 
 def read_rows(path: Path, label: str, limits: Limits, defaults: Defaults) -> Iterator[Candidate | Quarantined]:
@@ -35,10 +30,11 @@ def read_rows(path: Path, label: str, limits: Limits, defaults: Defaults) -> Ite
         for batch in _batches(path, limits):
             for row in _rows(batch):
                 number += 1
+                where = f"{label}:row {number}"
                 try:
-                    yield make_candidate(_check_row(row, limits), defaults)
+                    yield make_candidate(_check_row(row, limits), defaults, where)
                 except SiloError as error:
-                    yield Quarantined(f"{label}:row {number}", error.code, error.message)
+                    yield Quarantined(where, error.code, error.message)
     except SiloError as error:
         yield Quarantined(f"{label}:row {number + 1}", error.code, error.message)
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -17,8 +17,9 @@ from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined
 from silo.rights import is_license_name, read_license_file
 from silo.sources.reader.fields import assess_statement, defaults_of, unreadable_licence
-from silo.sources.reader.files import Entry, display_path, plan_members, read_text
+from silo.sources.reader.files import Entry, display_path, plan_members, read_text, require_members
 from silo.sources.reader.plan import SourcePart, expand_folders, refuse_special, resolve_signals
+from silo.sources.reader.skipped import TAKEN, USED
 from silo.sources.reuse import DEP5, TOML, Annotation, last_match, read_dep5, read_reuse_toml
 
 _DOC_ENDINGS = ".md .markdown .rst .txt .text .adoc .asciidoc .org .tex .texi .pod .rdoc"
@@ -47,18 +48,17 @@ def plan_tree(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
     parts = [
         part
         for root in expand_folders(recipe, base)
-        for part in plan_members(root, recipe, choose=_is_chosen, base=base, skip=_SKIPPED)
+        for part in plan_members(root, recipe, choose=_choose, base=base, skip=_SKIPPED)
     ]
-    if not parts:
-        raise SiloError("input-empty", f"no source files in {', '.join(recipe.paths)}")
-    return parts
+    return require_members(parts, f"no source files in {', '.join(recipe.paths)}")
 
 
-def _is_chosen(entry: Entry) -> bool:
+def _choose(entry: Entry) -> str:
     name = PurePosixPath(entry.relative).name
-    if is_license_name(name):
-        return False
-    return entry.suffix in _CODE or entry.suffix in _DOCS or _speaks_of_rights(entry.relative)
+    if is_license_name(name) or (entry.suffix == ".license" and not _speaks_of_rights(entry.relative)):
+        return USED
+    known = entry.suffix in _CODE or entry.suffix in _DOCS or _speaks_of_rights(entry.relative)
+    return TAKEN if known else "kind-unknown"
 
 
 def _speaks_of_rights(relative: str) -> bool:

@@ -16,15 +16,15 @@ from silo.errors import SiloError
 from silo.recipe import Limits, SourceRecipe
 from silo.records import Candidate, Evidence, Quarantined, Right
 from silo.rights.signals.robots import read_robots
-from silo.sources.html import Page, read_html
+from silo.sources.html import Page, decode_html, page_claims, read_html
 from silo.sources.reader.bytes import unpack
-from silo.sources.reader.fields import Defaults, assess_statement, defaults_of, require_text
+from silo.sources.reader.claims import denial, robots_reservation
+from silo.sources.reader.fields import Defaults, defaults_of, require_text
 from silo.sources.reader.plan import SourcePart, plan_files, refuse_special
 
 _HTML = ("text/html", "application/xhtml+xml")
 _MAX_HEAD = 1 << 18
 _CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]{1,40})", re.IGNORECASE)
-_NO_AI = frozenset({Right.train, Right.store})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Response:
     @property
     def charset(self) -> str:
         match = _CHARSET.search(self.header("content-type"))
-        return match[1] if match else "utf-8"
+        return match[1] if match else ""
 
 
 def plan_warc(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
@@ -140,8 +140,8 @@ def _read_record(record: Any, where: str, limits: Limits, defaults: Defaults) ->
             return None
         if len(response.body) > longest:
             raise SiloError("file-too-large", f"the page is larger than {longest:,} bytes")
-        text = _decode_page(response.body, response.charset)
-        page = read_html(text) if response.media_type in _HTML else Page("", text, (), (), "")
+        text = decode_html(response.body, response.charset)
+        page = read_html(text) if response.media_type in _HTML else Page("", text)
         return _candidate(page, record, response, defaults)
     except SiloError as error:
         return Quarantined(where, error.code, error.message)
@@ -195,15 +195,6 @@ def _unpack_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
     return data
 
 
-def _decode_page(data: bytes, charset: str) -> str:
-    for name in (charset, "utf-8"):
-        try:
-            return data.decode(name)
-        except (UnicodeDecodeError, LookupError):
-            continue
-    raise SiloError("utf8-invalid", "the page is neither in the character set it names nor in UTF-8")
-
-
 def _candidate(page: Page, record: Any, response: _Response, defaults: Defaults) -> Candidate:
     url = str(record.headers.get("WARC-Target-URI", "")).strip("<> ")
     if len(url) > defaults.max_chars:
@@ -215,7 +206,7 @@ def _candidate(page: Page, record: Any, response: _Response, defaults: Defaults)
         text=text,
         source=defaults.source,
         domain=defaults.domain or "web",
-        evidence=_page_evidence(page, defaults)
+        evidence=page_claims(page).evidence(defaults)
         + _header_evidence(response.headers, defaults.label)
         + defaults.evidence
         + defaults.signal_evidence(url),
@@ -232,26 +223,18 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def _page_evidence(page: Page, defaults: Defaults) -> tuple[Evidence, ...]:
-    where = f"{defaults.label}: rel=license"
-    evidence = [assess_statement(link[: defaults.max_chars], where) for link in page.licenses if link]
-    evidence += _robots_denials(page.robots, f"{defaults.label}: meta robots")
-    if page.tdm_reservation == "1":
-        evidence.append(_denial("tdm-reservation: 1", f"{defaults.label}: meta tdm-reservation", _NO_AI))
-    return tuple(evidence)
-
-
 def _header_evidence(headers: tuple[tuple[str, str], ...], label: str) -> tuple[Evidence, ...]:
     """What the server's response headers ask for."""
     evidence: list[Evidence] = []
     for name, value in headers:
         where = f"{label}: header {name}"
         if name == "tdm-reservation" and value.strip() == "1":
-            evidence.append(_denial(f"{name}: 1", where, _NO_AI))
+            evidence.append(denial(f"{name}: 1", where))
         elif name == "x-robots-tag":
-            evidence += _robots_denials(tuple(word.strip() for word in value.lower().split(",")), where)
+            if asked := robots_reservation(word.strip() for word in value.lower().split(",")):
+                evidence.append(denial(asked, where))
         elif name in ("content-usage", "content-signal") and (rights := _denied_rights(name, value)):
-            evidence.append(_denial(f"{name}: {value[:500]}", where, rights))
+            evidence.append(denial(f"{name}: {value[:500]}", where, rights))
     return tuple(evidence)
 
 
@@ -259,12 +242,3 @@ def _denied_rights(name: str, value: str) -> frozenset[Right]:
     """These headers mean what the lines of the same name mean in a robots.txt."""
     rules = read_robots(f"{name}: {' '.join(value.split())}", terms_known=True)
     return frozenset(right for rule in rules for right in rule.denies)
-
-
-def _robots_denials(words: tuple[str, ...], where: str) -> list[Evidence]:
-    asked = sorted({"noai", "noimageai"} & set(words))
-    return [_denial(", ".join(asked), where, _NO_AI)] if asked else []
-
-
-def _denial(asserted: str, where: str, denies: frozenset[Right]) -> Evidence:
-    return Evidence(asserted, where, "signal", 1.0, denies=denies)

@@ -5,6 +5,7 @@ A break in the file (cut off, damaged, a bomb) raises after every whole line bef
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,20 @@ _MAX_WINDOW = 1 << 27
 _RATIO_FREE = 64 << 20
 """The ratio is judged only after this much output: tiny repetitive files are no bombs."""
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet", b"PK\x03\x04": "zip"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a ZIP archive or an Office file",
+    b"%PDF-": "a PDF",
+    b"\xd0\xcf\x11\xe0": "an old Office file",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"SQLite format 3": "a database",
+}
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
+"""Codecs of Python that are no character sets, and of which some take time with the square of the size."""
 
 
 def read_file_lines(path: Path, limits: Limits) -> Iterator[bytes | None]:
@@ -156,3 +169,14 @@ def _unzstd(stream: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
 def _check_ratio(produced: int, consumed: int, name: str, limits: Limits) -> None:
     if produced > _RATIO_FREE and produced > consumed * limits.max_ratio:
         raise SiloError("archive-bomb", f"{name} unpacks to more than {limits.max_ratio} times its size")
+
+
+def decode_charset(data: bytes, charset: str) -> str:
+    """Bytes as text in the named character set, else in UTF-8; what is in neither raises."""
+    for name in (charset, "utf-8"):
+        try:
+            if codecs.lookup(name).name.replace("-", "_") not in _NO_CHARSETS:
+                return data.decode(name)
+        except (UnicodeError, LookupError):
+            continue
+    raise SiloError("utf8-invalid", "the text is neither in the character set it names nor in UTF-8")

@@ -74,14 +74,18 @@ def unreadable_licence(reason: str, where: str) -> Evidence:
     return Evidence(reason, where, "unreadable", 1.0, Tier.restricted)
 
 
-def make_candidate(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
-    """A candidate from one record with the fields of docs/sources.md; a bad field raises with its code."""
+def make_candidate(record: Mapping[str, Any], defaults: Defaults, where: str = "") -> Candidate:
+    """A candidate from one record with the fields of docs/sources.md; a bad field raises with its code.
+
+    `where` is the record's place in the source, such as `books.jsonl:line 7`: its id, if it has none.
+    """
     longest = defaults.max_chars
     text = record.get("text")
     if text is None:
         raise SiloError("field-missing", "the record has no text")
     require_text(text)
-    external_id = _identity(record.get("id"), text if defaults.id_from_text else "", longest)
+    own_id = _own_id(record.get("id"), longest)
+    derived_id = "" if own_id else _derived_id(text, where, from_text=defaults.id_from_text)
     metadata = record.get("metadata")
     if metadata is None:
         metadata = {}
@@ -100,7 +104,7 @@ def make_candidate(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
         evidence += defaults.signal_evidence(url)
     origin = {key: record[key] for key in _KEPT if record.get(key) is not None}
     return Candidate(
-        external_id=external_id,
+        external_id=own_id or derived_id,
         text=text,
         source=source,
         domain=domain,
@@ -109,6 +113,7 @@ def make_candidate(record: Mapping[str, Any], defaults: Defaults) -> Candidate:
         url=url,
         stated_tier=read_short_field(record, "tier", longest),
         meta={**metadata, **origin} if origin else metadata,
+        id_is_derived=bool(derived_id) and not defaults.id_from_text,
     )
 
 
@@ -132,15 +137,17 @@ def read_short_field(record: Mapping[str, Any], name: str, longest: int) -> str:
     return value
 
 
-def _identity(value: Any, text: str, longest: int) -> str:
-    if type(value) is int:
-        value = str(value)
-    name = read_short_field({"id": value}, "id", longest)
-    if not name and text:
+def _own_id(value: Any, longest: int) -> str:
+    return read_short_field({"id": str(value) if type(value) is int else value}, "id", longest)
+
+
+def _derived_id(text: str, where: str, *, from_text: bool) -> str:
+    """A name for a record without one: by its text, or by its place."""
+    if from_text and text:
         return "text:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    if not name:
+    if from_text or not where:
         raise SiloError("field-missing", "the record has no id")
-    return name
+    return where
 
 
 def stated_licences(record: Mapping[str, Any], metadata: Mapping[str, Any], defaults: Defaults) -> tuple[Evidence, ...]:

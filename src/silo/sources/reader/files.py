@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from silo.errors import SiloError
 from silo.recipe import SourceRecipe
 from silo.sources.reader.plan import SourcePart, escape_name, is_excluded, refuse_special, signals_stamp, stamp_of
+from silo.sources.reader.skipped import TAKEN, USED, count_skipped, describe_skipped
 
 _PART_FILES = 1000
 _PART_BYTES = 32 << 20
@@ -17,7 +18,7 @@ _PART_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name below a folder, with slashes. A directory is only listed if it is a link or cannot be opened."""
+    """One name below a folder, with slashes. A directory is only listed if it is a link or is not entered."""
 
     relative: str
     size: int
@@ -25,6 +26,7 @@ class Entry:
     is_link: bool = False
     leads_out: bool = False
     is_directory: bool = False
+    is_passed_by: bool = False
 
     @property
     def suffix(self) -> str:
@@ -32,7 +34,7 @@ class Entry:
 
 
 def walk(root: Path, skip: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Every file, link and special file below `root` in a fixed order, without the skipped directory names."""
+    """Every file, link and special file below `root` in a fixed order; directories named in `skip` are passed by."""
     home = root.resolve()
     pending = [""]
     while pending:
@@ -50,7 +52,9 @@ def walk(root: Path, skip: frozenset[str] = frozenset()) -> Iterator[Entry]:
             if item.is_symlink():
                 yield _link(root / relative, relative, home)
             elif item.is_dir(follow_symlinks=False):
-                if item.name not in skip:
+                if item.name in skip:
+                    yield Entry(relative, 0, 0, is_directory=True, is_passed_by=True)
+                else:
                     pending.append(relative)
             else:
                 yield _file(item, relative)
@@ -78,24 +82,30 @@ def plan_members(
     root: Path,
     recipe: SourceRecipe,
     *,
-    choose: Callable[[Entry], bool],
+    choose: Callable[[Entry], str],
     base: Path,
     skip: frozenset[str] = frozenset(),
     salt: str = "",
 ) -> list[SourcePart]:
-    """Parts over the chosen files of a folder, small enough for several processes to share."""
+    """Parts over the chosen files of a folder, small enough for several processes to share.
+
+    `choose` gives `TAKEN`, `USED` or the reason why a file is skipped. The first part tells what was; it has no members
+    if nothing was taken.
+    """
     entries = sorted(walk(root, skip), key=lambda entry: entry.relative)
     lines = (f"{entry.relative}\0{entry.size}\0{entry.modified}" for entry in entries)
     stamp = stamp_of(lines, signals_stamp(recipe) + salt)
-    chosen = [
-        entry
+    included = [
+        (entry, _fate(entry, choose))
         for entry in entries
-        if (entry.is_directory or choose(entry))
-        and (entry.leads_out or not entry.is_link)
-        and not is_excluded(root / entry.relative, recipe.exclude, base)
+        if not is_excluded(root / entry.relative, recipe.exclude, base)
         and not is_excluded(root / entry.relative, recipe.exclude, root)
     ]
-    groups = list(_groups(chosen))
+    groups = list(_groups([entry for entry, fate in included if fate == TAKEN]))
+    left_out = ((entry, fate) for entry, fate in included if fate not in (TAKEN, USED))
+    skipped = count_skipped((entry.relative + "/" * entry.is_passed_by, fate) for entry, fate in left_out)
+    if not groups and skipped:
+        groups = [[]]
     return [
         SourcePart(
             recipe=recipe,
@@ -104,9 +114,27 @@ def plan_members(
             bytes=sum(entry.size for entry in group),
             stamp=stamp,
             members=tuple(entry.relative for entry in group),
+            skipped=skipped if at == 1 else (),
         )
         for at, group in enumerate(groups, start=1)
     ]
+
+
+def require_members(parts: list[SourcePart], what: str) -> list[SourcePart]:
+    """The parts, if there is anything to read in them; else an error that says what the folders hold instead."""
+    if any(any(part.members) for part in parts):
+        return parts
+    instead = describe_skipped(item for part in parts for item in part.skipped)
+    raise SiloError("input-empty", f"{what}; {instead}" if instead else what)
+
+
+def _fate(entry: Entry, choose: Callable[[Entry], str]) -> str:
+    """What becomes of an entry; links that lead out and folders that cannot be opened are taken: reading tells."""
+    if entry.is_passed_by:
+        return "not-entered"
+    if entry.is_link and not entry.leads_out:
+        return "link"
+    return TAKEN if entry.is_directory else choose(entry)
 
 
 def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
@@ -129,6 +157,21 @@ def display_path(root: Path, relative: str) -> str:
 
 def read_text(root: Path, relative: str, max_bytes: int) -> str:
     """The text of one file below `root`; what is not text, not regular or not inside raises with its code."""
+    return decode_text(read_bytes(root, relative, max_bytes), escape_name(relative), max_bytes)
+
+
+def read_bytes(root: Path, relative: str, max_bytes: int) -> bytes:
+    """The bytes of one file below `root`, and one more than `max_bytes` if there are more."""
+    path = locate_file(root, relative)
+    try:
+        with path.open("rb") as stream:
+            return stream.read(max_bytes + 1)
+    except OSError as error:
+        raise SiloError("input-unreadable", f"{escape_name(relative)} cannot be read: {error.strerror}") from None
+
+
+def locate_file(root: Path, relative: str) -> Path:
+    """The path of a regular file below `root`, which may be opened; anything else raises."""
     path = root / relative
     name = escape_name(relative)
     if path.is_symlink():
@@ -136,12 +179,7 @@ def read_text(root: Path, relative: str, max_bytes: int) -> str:
     refuse_special(path)
     if not relative.isascii() and name != relative:
         raise SiloError("utf8-invalid", f"the file name {name} is not UTF-8")
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(max_bytes + 1)
-    except OSError as error:
-        raise SiloError("input-unreadable", f"{name} cannot be read: {error.strerror}") from None
-    return decode_text(data, name, max_bytes)
+    return path
 
 
 def decode_text(data: bytes, name: str, max_bytes: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from silo.errors import SiloError
 from silo.recipe import SourceRecipe
+from silo.sources.reader.skipped import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class SourcePart:
     """A piece of a source that one process reads alone.
 
     `label` names it without machine directories; `stamp` changes when the input does. `members` are the files of a
-    folder (relative to `path`) that belong to this part. In `recipe`, `signals` is absolute.
+    folder (relative to `path`) that belong to this part; `skipped` is what the folder holds besides, told by its first
+    part. In `recipe`, `signals` is absolute.
     """
 
     recipe: SourceRecipe
@@ -29,6 +31,7 @@ class SourcePart:
     bytes: int
     stamp: str
     members: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
 
 def plan_files(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
