@@ -19,9 +19,12 @@ from silo.lm.manifest import (
     Key,
     codec_key,
     is_in_between,
+    keys_fingerprint,
     model_fingerprint,
     open_manifest,
+    open_tokenizer,
     recover_model,
+    require_model,
 )
 from silo.lm.windows import Windows
 from silo.progress import Advance
@@ -50,9 +53,10 @@ def create_store(
 
     A model whose keys are not all numbers is refused: no search could tell them apart.
     """
-    wanted = tuple(searches)
-    recover_model(model)
+    wanted = Store.require_room(path, searches)
+    require_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
+    Store.require_codec(wanted, codec)
     encoder = _open_encoder(model, verify=verify)
     if "knn" in wanted:
         encoder.require_finite_keys()
@@ -80,12 +84,22 @@ def open_store(
     `verify` reads the model's files again; `restored`: for `replay`, whatever was put back from a copy.
     """
     place = model or model_of(path)
-    encoder = None
+    store = Store.open(path, list_models=partial(list_models, place), restored=restored)
     if encoding:
-        if place is None or not recover_model(place):
-            raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
-        encoder = _open_encoder(place, verify=verify)
-    return Store.open(path, encoder, list_models=partial(list_models, place), restored=restored)
+        try:
+            store.use(_find_encoder(store, place, verify=verify))
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> DocumentEncoder:
+    """The model of a store; another one is refused before it is loaded."""
+    if place is None or not recover_model(place):
+        raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
+    store.require_model(open_tokenizer(place), keys_fingerprint(open_manifest(place), codec_key(place)))
+    return _open_encoder(place, verify=verify)
 
 
 def restore_store(
@@ -125,27 +139,33 @@ class KeyEncoder:
         return cls(model, key, Windows().within(model.context))
 
 
-def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
-    """The LM itself if the stores were made with it, else the model they were made with, at `place` or where it was."""
-    from silo.lm.encode import DocumentEncoder
-    from silo.lm.model import LanguageModel
+def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path | None) -> tuple[Path, Key]:
+    """The directory of the model whose states are the stores' keys, and the kind of key; nothing heavy is loaded.
 
+    It is `model` if the stores were made with it, else the one they were made with, at `place` or where it was.
+    """
     with_keys = [store for store in stores if "knn" in store.config.searches]
     if not with_keys:
         raise SiloError("search-missing", "no store offers knn")
     wanted = {store.config.model for store in with_keys}
     if len(wanted) > 1:
         raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
-    places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
+    if place:
+        require_model(Path(place))
+    places = [Path(place)] if place else [model, *filter(None, (model_of(store.root) for store in with_keys))]
     for root in places:
-        if not recover_model(root):
-            continue
-        candidate = model if root == model.root else LanguageModel.open(root)
-        key = codec_key(root)
-        if DocumentEncoder(candidate, key).fingerprint in wanted:
-            return KeyEncoder.of(candidate, key)
+        if recover_model(root) and keys_fingerprint(open_manifest(root), key := codec_key(root)) in wanted:
+            return root, key
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
+
+
+def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
+    """The LM itself if the stores were made with it, else the model they were made with; see `locate_key_encoder`."""
+    from silo.lm.model import LanguageModel
+
+    root, key = locate_key_encoder(model.root, stores, place)
+    return KeyEncoder.of(model if root == model.root else LanguageModel.open(root), key)
 
 
 def model_of(path: Path) -> Path | None:

@@ -250,3 +250,8 @@ def document_id(source: str, external_id: str) -> str:
     """32 hex digits from (source, external id); the length prefix keeps the two from running together."""
     key = f"{len(source)}:{source}{external_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
+
+
+def is_document_id(name: str) -> bool:
+    """True for what silo's id of a document looks like; a record's own id may look like that too."""
+    return len(name) == 32 and set(name) <= set("0123456789abcdef")
