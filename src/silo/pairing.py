@@ -12,20 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, read_json, write_json
-from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import (
-    CODEC_FOLDER,
-    Key,
-    codec_key,
-    is_in_between,
-    keys_fingerprint,
-    model_fingerprint,
-    open_manifest,
-    open_tokenizer,
-    recover_model,
-    require_model,
-)
+from silo.files import read_json, write_json
+from silo.lm.audit import ask_models
+from silo.lm.manifest import CODEC_FOLDER, Key, open_tokenizer, read_key, recover_model, require_model
 from silo.lm.windows import Windows
 from silo.progress import Advance
 from silo.search.knn.codec import Codec
@@ -98,7 +87,7 @@ def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Document
     """The model of a store; another one is refused before it is loaded."""
     if place is None or not recover_model(place):
         raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
-    store.require_model(open_tokenizer(place), keys_fingerprint(open_manifest(place), codec_key(place)))
+    store.require_model(open_tokenizer(place), read_key(place)[1])
     return _open_encoder(place, verify=verify)
 
 
@@ -123,7 +112,7 @@ def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:
     from silo.lm.encode import DocumentEncoder
     from silo.lm.model import LanguageModel
 
-    return DocumentEncoder(LanguageModel.open(model, verify=verify), codec_key(model))
+    return DocumentEncoder(LanguageModel.open(model, verify=verify), read_key(model)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +142,9 @@ def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path |
     if place:
         require_model(Path(place))
     places = [Path(place)] if place else [model, *filter(None, (model_of(store.root) for store in with_keys))]
-    for root in places:
-        if recover_model(root) and keys_fingerprint(open_manifest(root), key := codec_key(root)) in wanted:
+    for root in filter(recover_model, places):
+        key, fingerprint = read_key(root)
+        if fingerprint in wanted:
             return root, key
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
@@ -166,6 +156,14 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
 
     root, key = locate_key_encoder(model.root, stores, place)
     return KeyEncoder.of(model if root == model.root else LanguageModel.open(root), key)
+
+
+def require_fit(model: Path, stores: Sequence[Store]) -> None:
+    """Refuse what is no model directory, and stores that were made with another tokenizer; no network is loaded."""
+    tokenizer = open_tokenizer(model)
+    for store in stores:
+        if store.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
 
 
 def model_of(path: Path) -> Path | None:
@@ -188,21 +186,7 @@ def list_models(
     `texts` gives the text hashes of documents by their ids: a text that a model lists under another id is listed too. A
     model that cannot say no, since nobody knows what it was trained on or it is damaged, is left out.
     """
-    if model is None or not model.parent.is_dir():
+    if model is None:
         return ()
-    ids = {bytes.fromhex(name) for name in names}
-    marks = {mark for name, mark in (texts or {}).items() if name in set(names)}
-    listings = []
-    for place in sorted(model.parent.iterdir()):
-        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists() and not is_in_between(place):
-            listings += _ask_model(place, ids, marks)
-    return tuple(listings)
-
-
-def _ask_model(place: Path, ids: set[bytes], marks: set[bytes]) -> list[ModelListing]:
-    try:
-        manifest, rows = open_manifest(place), load_seen(place)
-    except SiloError:  # a damaged model cannot say no, and must not keep a document from being erased
-        return []
-    listed = not ids.isdisjoint(rows["id"].tolist()) or not marks.isdisjoint(rows["text"].tolist())
-    return [ModelListing(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []
+    marks = [mark for name, mark in (texts or {}).items() if name in set(names)]
+    return tuple(ModelListing(*found) for found in ask_models(model.parent, names, marks))

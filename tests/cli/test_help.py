@@ -31,7 +31,7 @@ def _refused(command: str) -> SiloError:
 def test_every_command_has_an_example_that_it_takes() -> None:
     assert EXAMPLES.keys() == LEAVES.keys()
     for name, example in EXAMPLES.items():
-        program, *words = shlex.split(example.partition(">>")[0])
+        program, *words = shlex.split(example.partition(" >")[0])
         assert program == "silo" and " ".join(words).startswith(name)
         PARSER.parse_args(words)
         assert LEAVES[name].format_help().rstrip().endswith(f"example:\n  {example}")

@@ -146,13 +146,12 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
 
 def _codec(arguments: argparse.Namespace) -> int:
     from silo.corpus.corpus import Corpus
-    from silo.lm.firewall import Permit, permitted_shards
-    from silo.lm.manifest import codec_key, open_manifest, require_model
+    from silo.files import MANIFEST, read_json
+    from silo.lm.firewall import codec_permit
     from silo.search.knn.codec import CodecSettings
 
-    require_model(Path(arguments.model))
     corpus = Corpus.open(Path(arguments.corpus))
-    permitted_shards(corpus, Permit.for_codec(open_manifest(Path(arguments.model))))
+    codec_permit(Path(arguments.model), corpus)
     settings = CodecSettings(
         rotation=arguments.rotation,
         dimensions=arguments.dimensions or 0,
@@ -174,7 +173,7 @@ def _codec(arguments: argparse.Namespace) -> int:
     facts = {
         "model": arguments.model,
         "codec": codec.fingerprint,
-        "key": codec_key(Path(arguments.model)),
+        "key": read_json(Path(arguments.model) / MANIFEST)["codec_key"],
         "lists": codec.settings.lists,
     }
     show.facts("codec", facts, as_json=arguments.json)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from silo import __version__
 from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
+from silo.cli.arguments import completion
 from silo.cli.arguments.parser import Parser, add_examples
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
@@ -40,6 +41,7 @@ def build_parser() -> Parser:
     add_credits(nouns, common)
     add_experiment(nouns, common)
     doctor.add_command(nouns, common)
+    completion.add_command(nouns, common, parser)
     add_examples(parser)
     return parser
 

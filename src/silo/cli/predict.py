@@ -16,7 +16,6 @@ from silo.errors import SiloError
 if TYPE_CHECKING:
     from silo.cli.painter import Painter
     from silo.inference.answer import Answer
-    from silo.inference.guard import Guard
     from silo.inference.predict import Predictor
     from silo.inference.session import Session
     from silo.inference.settings import Settings
@@ -52,9 +51,9 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def predictor_from_options(
-    arguments: argparse.Namespace, *, guard: Guard | None = None, threads: int | None = None
+    arguments: argparse.Namespace, *, guard: int | None = None, threads: int | None = None
 ) -> Predictor:
-    """What the options name; `guard` is one that the stores must be fit for."""
+    """What the options name; `guard` is what the stores must be fit for."""
     from silo.inference.predict import open_predictor
     from silo.store.policy import Policy
 
@@ -150,14 +149,13 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 def _generate(arguments: argparse.Namespace) -> int:
     from silo.cli.painter import Painter
-    from silo.inference.generate import GenerateOptions
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
     options = {name: getattr(arguments, name) for name in names}
-    guard = GenerateOptions.of(**options).guard
+    Session.check(**options)
     prompt = _prompt(arguments.prompt)
-    session = Session(predictor_from_options(arguments, guard=guard, threads=1))
+    session = Session(predictor_from_options(arguments, guard=arguments.guard, threads=1))
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:

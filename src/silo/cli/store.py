@@ -535,11 +535,11 @@ def _tune(arguments: argparse.Namespace) -> int:
     from silo.evaluation.tune import tune, validation_text
     from silo.files import file_sha256
     from silo.inference.predict import open_predictor
-    from silo.inference.settings import Settings, save_settings, settings_path
+    from silo.inference.settings import Settings, save_settings
     from silo.lm.manifest import open_tokenizer
 
     files = [Path(name) for name in arguments.jsonl]
-    settings_path(show.home(arguments), arguments.save)
+    Settings.path(show.home(arguments), arguments.save)
     text = validation_text(files, open_tokenizer(Path(arguments.model)), arguments.tokens)
     predictor = open_predictor(
         arguments.model, [arguments.path], settings=Settings(k=arguments.k), encoder=arguments.encoder

@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.context import ContextProvider, InContext, RicContext
+from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.manifest import open_tokenizer
 from silo.lm.windows import Windows
-from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store
+from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from silo.inference.guard import Guard
     from silo.lm.decoder import Decoder, DecoderOutput
     from silo.lm.model import LanguageModel
 
@@ -100,28 +99,25 @@ def open_predictor(
     policy: Policy = EVERYTHING,
     encoder: str | Path | None = None,
     context: Callable[[LanguageModel], ContextProvider] | None = None,
-    guard: Guard | None = None,
+    guard: int | None = None,
     threads: int | None = None,
     verify: bool = False,
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
     `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `guard` is
-    one that the stores must be fit for; `verify` is as for `LanguageModel.open`. What is wrong with any of that is said
+    what the stores must be fit for; `verify` is as for `LanguageModel.open`. What is wrong with any of that is said
     before the network is loaded.
     """
-    tokenizer = open_tokenizer(Path(model))
     open_stores = [open_store(Path(path)) for path in stores]
+    require_fit(Path(model), open_stores)
     offered = {search for store in open_stores for search in store.config.searches}
     wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})
     if wanted and not open_stores:
         raise SiloError("usage", f"the method {'+'.join(sorted(wanted))} needs a store", "give one with --store")
-    for store in open_stores:
-        if store.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
     chosen = settings(wanted) if callable(settings) else settings or Settings()
     if guard is not None:
-        guard.check(open_stores)
+        Guard(guard).check(open_stores)
     if "knn" in wanted:
         locate_key_encoder(Path(model), open_stores, encoder)
 

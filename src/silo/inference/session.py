@@ -30,6 +30,11 @@ class Session:
         """The steps of a continuation, one by one; options as for `GenerateOptions.of`, refused before the first."""
         return generate(self.predictor, prompt, GenerateOptions.of(**options))
 
+    @staticmethod
+    def check(**options: Any) -> None:
+        """Refuse wrong options of `generate`, for those who would rather know before a model is opened."""
+        GenerateOptions.of(**options)
+
     def answer(self, prompt: str, *, ledger: bool = False, **options: Any) -> Answer:
         """A whole continuation with its credits and notices; options as for `generate`."""
         return self.collect(prompt, list(self.generate(prompt, **options)), ledger=ledger)

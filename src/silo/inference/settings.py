@@ -82,6 +82,12 @@ class Settings:
         _require(isinstance(self.probes, int) and self.probes >= 1, "at least one list is probed")
         _require(0 < self.skip <= 1, "skip is a probability")
 
+    @staticmethod
+    def path(home: Path, name: str) -> Path:
+        """Where settings of that name are kept, if it is one that a file can have."""
+        _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
+        return home / FOLDER / f"{name}.json"
+
     def with_values(self, **values: Any) -> Settings:
         """These settings with some replaced; None leaves a value as it is, `lam` is a fixed lambda."""
         given = {name: value for name, value in values.items() if value is not None}
@@ -157,7 +163,7 @@ def parse_method(text: str) -> frozenset[str]:
 
 def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origin: Mapping[str, Any]) -> Path:
     """Keep the settings of some methods under a name; earlier ones of that name are replaced."""
-    path = settings_path(home, name)
+    path = Settings.path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     methods = {method: chosen.as_json() for method, chosen in settings.items()}
     write_marked(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
@@ -166,7 +172,7 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
 
 def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
     """The settings of that name for a method; ric adds nothing to what is tuned."""
-    path = settings_path(home, name)
+    path = Settings.path(home, name)
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.json"))
         hint = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "")
@@ -181,12 +187,6 @@ def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
         return Settings.from_json(content["methods"][wanted])
     except (KeyError, TypeError, ValueError) as error:
         raise SiloError("settings-invalid", f"{path}: {error}") from None
-
-
-def settings_path(home: Path, name: str) -> Path:
-    """Where settings of that name are kept, if it is one that a file can have."""
-    _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
-    return home / FOLDER / f"{name}.json"
 
 
 def _require(holds: bool, message: str) -> None:

@@ -9,6 +9,7 @@ manifest names the SHA-256 of every file, the list of documents among them, so w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ from silo.lm.firewall import (
     parts_shaped,
     what_it_shaped,
 )
-from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
+from silo.lm.manifest import is_in_between, model_fingerprint, open_manifest, verify_files
 from silo.lm.tokenizer import model_origin
 from silo.records import Document, is_document_id
 from silo.signing import decode, encode, load_or_make_key, parse_public_key, public_bytes, sign, signature_fits
@@ -198,6 +199,29 @@ def _find_document(corpus: Corpus, name: str) -> Document:
         names.add(document.external_id)
     message = f"no document of {corpus.root} has the id '{name}'"
     raise SiloError("nothing-selected", message, did_you_mean(name, names) or "silo's ids have 32 digits of 0 to f")
+
+
+def ask_models(folder: Path, names: Iterable[str], marks: Iterable[bytes]) -> list[tuple[str, str, bool]]:
+    """Name and fingerprint of every model of a folder that can say so, and whether it lists one of some documents.
+
+    Documents are named by their ids, texts by their hashes: a text may be listed under another id. A model that is
+    damaged, or that cannot say no since nobody knows what it was trained on, is left out unless it lists one.
+    """
+    ids, texts = {bytes.fromhex(name) for name in names}, set(marks)
+    found = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists() and not is_in_between(place):
+            found += _ask_model(place, ids, texts)
+    return found
+
+
+def _ask_model(place: Path, ids: set[bytes], texts: set[bytes]) -> list[tuple[str, str, bool]]:
+    try:
+        manifest, rows = open_manifest(place), load_seen(place)
+    except SiloError:  # a damaged model cannot say no, and must not keep a document from being erased
+        return []
+    listed = not ids.isdisjoint(rows["id"].tolist()) or not texts.isdisjoint(rows["text"].tolist())
+    return [(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []
 
 
 def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:

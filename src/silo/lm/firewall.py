@@ -22,7 +22,7 @@ from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
 from silo.errors import SiloError, did_you_mean
 from silo.files import MANIFEST
-from silo.lm.manifest import open_manifest
+from silo.lm.manifest import open_manifest, require_model
 from silo.records import Document, Evidence, Right, Rights, Tier, is_document_id
 from silo.rights import resolve
 from silo.text.sketch import Sketches
@@ -79,6 +79,14 @@ def permitted_shards(corpus: Corpus, permit: Permit) -> list[Shard]:
     if not shards:
         raise SiloError("input-empty", f"{corpus.root} has no document of the tiers {', '.join(sorted(permit.tiers))}")
     return shards
+
+
+def codec_permit(model: Path, corpus: Corpus) -> Permit:
+    """What of a corpus may shape the codec of a model; refused if that is nothing. No network is loaded."""
+    require_model(model)
+    permit = Permit.for_codec(open_manifest(model))
+    permitted_shards(corpus, permit)
+    return permit
 
 
 def checked_documents(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> Iterator[Document | None]:

@@ -60,6 +60,12 @@ def keys_fingerprint(manifest: Mapping[str, Any], key: Key) -> str:
     return model if key == "final" else fingerprint({"model": model, "key": key})
 
 
+def read_key(root: Path) -> tuple[Key, str]:
+    """The kind of key that stores made with a model directory have, and the fingerprint of the two together."""
+    key = codec_key(root)
+    return key, keys_fingerprint(open_manifest(root), key)
+
+
 def open_manifest(root: Path) -> dict[str, Any]:
     """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
     if not recover_model(root):

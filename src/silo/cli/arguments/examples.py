@@ -37,5 +37,6 @@ EXAMPLES = {
     "credits": "silo credits my-store --from 2026-01-01 --to 2026-02-01",
     "experiment": "silo experiment scaling --quick",
     "doctor": "silo doctor --json",
+    "completion": "silo completion bash > ~/.local/share/bash-completion/completions/silo",
 }
 """Words of a command -> the example."""

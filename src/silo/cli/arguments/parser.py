@@ -102,6 +102,12 @@ def described_commands(parser: argparse.ArgumentParser) -> dict[str, str]:
     return {choice.dest: choice.help or "" for action in _subcommands(parser) for choice in action._choices_actions}
 
 
+def find_command(parser: argparse.ArgumentParser, word: str) -> Parser:
+    """The parser of the command that a word begins."""
+    found: Parser = _subcommands(parser)[0].choices[word]
+    return found
+
+
 def option_names(parser: argparse.ArgumentParser) -> list[str]:
     """The long names of a command's options."""
     return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
