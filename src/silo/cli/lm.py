@@ -58,8 +58,12 @@ def _train(arguments: argparse.Namespace) -> int:
     from silo.lm.training.train import train
 
     leads = rank() == 0
+
+    def talk(text: str) -> None:
+        show.say(text, quiet=arguments.quiet or not leads)
+
     with show.progress(quiet=arguments.quiet or not leads) as advance:
-        summary = train(recipe, out, base=base, advance=advance)
+        summary = train(recipe, out, base=base, talk=talk, advance=advance)
     if not leads:
         return 0
     if arguments.json:
@@ -113,14 +117,16 @@ def _import(arguments: argparse.Namespace) -> int:
 
     from silo.lm.importers.import_model import import_model
 
-    model = import_model(
-        arguments.source,
-        Path(arguments.out),
-        position=arguments.position,
-        allow_download=arguments.download,
-        tokenizer=tokenizer,
-        force=arguments.force,
-    )
+    with show.progress(quiet=arguments.quiet) as advance:
+        model = import_model(
+            arguments.source,
+            Path(arguments.out),
+            position=arguments.position,
+            allow_download=arguments.download,
+            tokenizer=tokenizer,
+            force=arguments.force,
+            advance=advance,
+        )
     facts = {
         "out": arguments.out,
         "fingerprint": model.fingerprint,

@@ -118,29 +118,15 @@ def some(before: str, lines: Sequence[str], *, quiet: bool = False, most: int = 
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Advance]:
-    """Bars with an ETA, one per stage."""
+    """Bars with the time that is left, one per stage; nothing where nobody looks."""
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description:<12}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
+    from silo.cli.bars import draw_bars
 
-        def advance(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(visible(stage), total=max(total, 1))
-            bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
-
+    with draw_bars(Console(stderr=True), visible) as advance:
         yield advance
 
 

@@ -15,6 +15,7 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
+    from silo.progress import Advance
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
     from silo.store.add import Refusal
@@ -132,7 +133,7 @@ def _add(arguments: argparse.Namespace) -> int:
     with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
         rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
         evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
-        documents = _documents(recipe, base, store.paths.adding, quarantined)
+        documents = _documents(recipe, base, store.paths.adding, quarantined, advance)
         done = store.add(documents, decontaminate=evaluation, note=note, advance=advance)
     facts: dict[str, Any] = {
         "read": done.read + len(quarantined),
@@ -202,7 +203,9 @@ def _source_recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
     return CorpusRecipe(source=(source,)), Path.cwd()
 
 
-def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined]) -> Iterator[Document]:
+def _documents(
+    recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined], advance: Advance
+) -> Iterator[Document]:
     """Every readable record with its verdict; unreadable ones are noted and left out.
 
     Standard input is kept in `adding` meanwhile, which the store empties whatever happens.
@@ -218,7 +221,7 @@ def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == _STDIN else path for path in source.paths))
-        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii)
+        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii, advance=advance)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

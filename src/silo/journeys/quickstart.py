@@ -79,7 +79,7 @@ def fill_from_folder(
         store = open_store(place, model, encoding=True)
     unreadable: list[Quarantined] = []
     try:
-        added = store.add(read_documents(source, folder, unreadable), advance=advance)
+        added = store.add(read_documents(source, folder, unreadable, advance=advance), advance=advance)
     finally:
         empty = fresh and next(store.documents(), None) is None
         store.close()

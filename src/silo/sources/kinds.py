@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from silo.errors import SiloError
+from silo.progress import Advance
 from silo.recipe import Limits, PiiRecipe, SourceRecipe
 from silo.records import Candidate, Document, Quarantined, Right
 from silo.sources.distributions import plan_distributions, read_distribution
@@ -17,7 +18,7 @@ from silo.sources.jsonl import read_jsonl
 from silo.sources.mbox import read_mbox
 from silo.sources.parquet import read_parquet
 from silo.sources.reader.judge import judge
-from silo.sources.reader.plan import SourcePart, plan_files
+from silo.sources.reader.plan import SourcePart, packing, plan_files
 from silo.sources.tree import plan_tree, read_tree
 from silo.sources.warc import plan_warc, read_warc
 from silo.text.masks import check_kinds, mask_personal_data
@@ -59,18 +60,26 @@ def read_documents(
     *,
     limits: Limits | None = None,
     pii: PiiRecipe | None = None,
+    advance: Advance = lambda *_: None,
 ) -> Iterator[Document]:
     """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
     masks = pii or PiiRecipe()
     check_kinds(masks.mask)
     deny = tuple(map(Right, source.deny))
-    for part in plan(source, base):
+    parts = plan(source, base)
+    total, before = sum(part.bytes for part in parts), 0
+    for part in parts:
+        text_bytes = 0
         for item in read(part, limits or Limits()):
             if isinstance(item, Candidate):
+                text_bytes += len(item.text)
+                advance("read", before + min(part.bytes, int(text_bytes / packing(part))), total)
                 document = judge(item, deny)
                 yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
             else:
                 unreadable.append(item)
+        before += part.bytes
+    advance("read", total, total)
 
 
 def _kind(name: str) -> _Kind:

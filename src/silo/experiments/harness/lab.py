@@ -122,7 +122,7 @@ class Lab:
         assert self.sizes
         self.talk(f"model {place.name}: train")
         place.parent.mkdir(parents=True, exist_ok=True)
-        train(recipe, place, base=self.folder, advance=self.advance)
+        train(recipe, place, base=self.folder, talk=self.talk, advance=self.advance)
 
     def fingerprint(self, model: str) -> str:
         """What a measurement depends on of a model; no weights are read."""

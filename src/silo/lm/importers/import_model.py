@@ -30,6 +30,7 @@ from silo.lm.manifest import UNVERIFIED, require_safetensors
 from silo.lm.model import LanguageModel, load_network, save_model
 from silo.lm.network import parameter_count
 from silo.lm.tokenizer import FILE
+from silo.progress import Advance
 from silo.text.tokenizer import load_tokenizer
 
 
@@ -50,6 +51,7 @@ def import_model(
     allow_download: bool = False,
     tokenizer: Path | None = None,
     force: bool = False,
+    advance: Advance = lambda *_: None,
 ) -> LanguageModel:
     """Bring a model from a directory, a checkpoint file or the Hugging Face hub to `out`.
 
@@ -60,19 +62,19 @@ def import_model(
     require_place(out, force=force)
     path = locate_model(source, position=position, allow_download=allow_download, tokenizer=tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
-        model = _read(path, position, tokenizer_path(tokenizer), Path(scratch))
+        model = _read(path, position, tokenizer_path(tokenizer), Path(scratch), advance)
         _check(model)
         save_model(model.network, model.tokenizer, out, _manifest(model, source), replace=force)
     return LanguageModel.open(out)
 
 
-def _read(path: Path, position: str | None, tokenizer: Path | None, scratch: Path) -> _SourceModel:
+def _read(path: Path, position: str | None, tokenizer: Path | None, scratch: Path, advance: Advance) -> _SourceModel:
     if path.is_file() and path.suffix != ".gguf":
         return _read_openlm(path, read_config(path.parent), position, tokenizer)
     config = {} if path.is_file() else read_config(path)
     if config.get("model_type") == PUBLISHED:
         return _read_openlm(_only_checkpoint(path), config, position, tokenizer)
-    return _read_gguf(path, tokenizer, scratch) if path.is_file() else _read_hugging_face(path, tokenizer)
+    return _read_gguf(path, tokenizer, scratch, advance) if path.is_file() else _read_hugging_face(path, tokenizer)
 
 
 def _read_hugging_face(path: Path, tokenizer: Path | None) -> _SourceModel:
@@ -102,8 +104,8 @@ def _read_openlm(file: Path, config: dict[str, Any], position: str | None, token
     return _SourceModel(network, beside, {**_source("openlm", [file]), "position": position})
 
 
-def _read_gguf(file: Path, tokenizer: Path | None, scratch: Path) -> _SourceModel:
-    content = gguf.read_gguf(file)
+def _read_gguf(file: Path, tokenizer: Path | None, scratch: Path, advance: Advance) -> _SourceModel:
+    content = gguf.read_gguf(file, advance)
     tokenizer = tokenizer or gguf.write_tokenizer(content, scratch)
     network = gguf.build_llama(content, begin=load_tokenizer(str(tokenizer)).begin)
     return _SourceModel(network, tokenizer, _source("gguf", [file]))

@@ -36,7 +36,7 @@ from silo.lm.training.optimiser import Optimiser, learning_rate
 from silo.lm.training.presets import find_preset
 from silo.lm.training.request import Shape, check_request, sequence_length, tokenizer_file, validation_files
 from silo.lm.training.validation import mean_losses, validation_streams
-from silo.progress import Advance
+from silo.progress import Advance, Talk, duration
 from silo.recipe import TrainRecipe
 from silo.records import Tier
 from silo.text.sketch import Sketches
@@ -44,6 +44,8 @@ from silo.text.stream import TokenStream
 from silo.text.tokenizer import load_tokenizer
 
 _FORMAT = "silo-training-3"
+_MEASURED_STEPS = 2
+"""The first step waits for memory and caches, the second is like all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class _Job:
     corpus: Corpus
     group: ProcessGroup
     shape: Shape
+    talk: Talk
     advance: Advance
 
     @property
@@ -76,16 +79,25 @@ class _Data:
 
 
 def train(
-    recipe: TrainRecipe, out: Path, *, base: Path, advance: Advance = lambda *_: None, stop_after: int | None = None
+    recipe: TrainRecipe,
+    out: Path,
+    *,
+    base: Path,
+    talk: Talk = lambda _: None,
+    advance: Advance = lambda *_: None,
+    stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train a model at `out`, or go on with a run that was stopped. `stop_after` ends early after so many steps."""
+    """Train a model at `out`, or go on with a run that was stopped. `stop_after` ends early after so many steps.
+
+    `talk` is told how long it will take, as soon as two steps were measured.
+    """
     out = out.absolute()
     permit, corpus = check_request(recipe, out, base)
     group = ProcessGroup(shard=recipe.shard)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     shape = Shape.of(recipe, sequence_length(recipe), group.world_size, group.cores)
-    job = _Job(recipe, out, permit, corpus, group, shape, advance)
+    job = _Job(recipe, out, permit, corpus, group, shape, talk, advance)
     job.building.mkdir(parents=True, exist_ok=True)
     with exclusive(job.building / f"lock-{group.rank}"):
         data = _prepare_data(job, base)
@@ -220,13 +232,18 @@ class _Run:
         """Steps until the end, or until patience runs out; False if `stop_after` came first."""
         job, state, steps = self.job, self.state, self.job.shape.steps
         first, begun = state.step, time.perf_counter()
+        last = begun
+        job.advance("train", first, steps)
         evaluate_every = self._count_steps(job.recipe.evaluate_every)
         checkpoint_every = self._count_steps(job.recipe.checkpoint_every)
         while state.step < steps:
             loss = self.step()
             state.losses.append([self.tokens, loss])
-            rate = (state.step - first) * job.shape.step_tokens / (time.perf_counter() - begun)
-            job.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", state.step, steps)
+            now = time.perf_counter()
+            if state.step - first == _MEASURED_STEPS:
+                job.talk(_forecast(job.shape, first, (now - last)))
+            last, rate = now, (state.step - first) * job.shape.step_tokens / (now - begun)
+            job.advance(f"train\tloss {loss:.3f} at {rate:,.0f} tokens/s", state.step, steps)
             if self.data.validation and (state.step % evaluate_every == 0 or state.step == steps):
                 self.validate()
                 if job.recipe.patience and state.worse >= job.recipe.patience:
@@ -339,6 +356,16 @@ class _Run:
         marks = {row["text"].tobytes() for row in seen}
         sources = [self.data.origin.sketches, *(stream.sketches for stream in self.data.streams.values())]
         return Sketches.of(item for source in sources for item in source.items() if item[0] in marks)
+
+
+def _forecast(shape: Shape, first: int, seconds: float) -> str:
+    """How long a run takes from its first step on, by the time of one step."""
+    begun = f"going on after step {first:,} of {shape.steps:,}" if first else f"{shape.steps:,} steps"
+    pace = f"{shape.step_tokens / seconds:,.0f} tokens/s"
+    whole = duration(seconds * (shape.steps - first))
+    return (
+        f"training takes about {whole}: {begun}, {shape.step_tokens:,} tokens each at {pace}; validation comes on top"
+    )
 
 
 def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
