@@ -168,7 +168,7 @@ def unused_names(source: Path, more: str = "") -> list[str]:
     ]
 
 
-CALLED_BY_OTHERS = "readinto tell readable"
+CALLED_BY_OTHERS = "readinto tell readable _check_value _get_help_string"
 """Methods that a library calls."""
 
 

@@ -152,8 +152,18 @@ def test_commands_and_options_in_running_text_exist(page: Path, options: dict[st
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for mention in re.findall(r"`((?:silo |--)[^`]+)`", text):
         command = re.match(r"silo((?: [a-z]+(?![^ ]))*)", mention)
-        known = options[command[1].strip()] if command else set().union(*options.values(), FOREIGN)
+        known = options[_name(command[1].split(), options)] if command else set().union(*options.values(), FOREIGN)
         assert set(re.findall(r"--[a-z][a-z-]*", mention)) <= known, mention
+
+
+def _name(words: list[str], options: dict[str, set[str]]) -> str:
+    """The command that words are; what follows one without verbs are its arguments, as in `silo completion bash`."""
+    for length in range(len(words), 0, -1):
+        name = " ".join(words[:length])
+        if name in options and (length == len(words) or not any(other.startswith(f"{name} ") for other in options)):
+            return name
+    assert not words, f"silo {' '.join(words)} is no command"
+    return ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

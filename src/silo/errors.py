@@ -6,6 +6,7 @@ the quarantine file and (later) the server speak the same language. `docs/errors
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -126,6 +127,26 @@ CODES: dict[str, Kind] = {
     ),
     "internal": Kind(ExitStatus.INTERNAL, "this is a bug in silo: please report it with the output of --debug"),
 }
+
+
+def nearest_names(wanted: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+    """Names that may have been meant: of another case, with this one inside, or much alike."""
+    import difflib
+
+    names, folded = set(known) - {wanted}, wanted.casefold()
+    same = sorted(name for name in names if name.casefold() == folded)
+    if same:
+        return same[:most]
+    inside = sorted(
+        (name for name in names if folded and folded in name.casefold()), key=lambda name: (len(name), name)
+    )
+    return inside[:most] or difflib.get_close_matches(wanted, sorted(names), n=most)
+
+
+def did_you_mean(wanted: str, known: Iterable[str], *, most: int = 3) -> str:
+    """A question that offers the nearest names, nothing if none is near."""
+    near = nearest_names(wanted, known, most=most)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 class SiloError(Exception):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
@@ -225,6 +225,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def _indented(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def nearest_path(path: Path) -> str:
+    """A hint for a path that is not there: names beside it that may have been meant, nothing if there are none."""
+    try:
+        beside = [item.name for item in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return did_you_mean(path.name, beside)
 
 
 def read_json(path: Path) -> Any:

@@ -12,17 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, read_json, write_json
-from silo.lm.firewall import DOCUMENTS, load_seen
-from silo.lm.manifest import (
-    CODEC_FOLDER,
-    Key,
-    codec_key,
-    is_in_between,
-    model_fingerprint,
-    open_manifest,
-    recover_model,
-)
+from silo.files import read_json, write_json
+from silo.lm.audit import ask_models
+from silo.lm.manifest import CODEC_FOLDER, Key, open_tokenizer, read_key, recover_model, require_model
 from silo.lm.windows import Windows
 from silo.progress import Advance
 from silo.search.knn.codec import Codec
@@ -50,9 +42,10 @@ def create_store(
 
     A model whose keys are not all numbers is refused: no search could tell them apart.
     """
-    wanted = tuple(searches)
-    recover_model(model)
+    wanted = Store.require_room(path, searches)
+    require_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
+    Store.require_codec(wanted, codec)
     encoder = _open_encoder(model, verify=verify)
     if "knn" in wanted:
         encoder.require_finite_keys()
@@ -80,12 +73,22 @@ def open_store(
     `verify` reads the model's files again; `restored`: for `replay`, whatever was put back from a copy.
     """
     place = model or model_of(path)
-    encoder = None
+    store = Store.open(path, list_models=partial(list_models, place), restored=restored)
     if encoding:
-        if place is None or not recover_model(place):
-            raise SiloError("input-missing", f"the model of {path} is not at {place}", "give it with --model")
-        encoder = _open_encoder(place, verify=verify)
-    return Store.open(path, encoder, list_models=partial(list_models, place), restored=restored)
+        try:
+            store.use(_find_encoder(store, place, verify=verify))
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> DocumentEncoder:
+    """The model of a store; another one is refused before it is loaded."""
+    if place is None or not recover_model(place):
+        raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
+    store.require_model(open_tokenizer(place), read_key(place)[1])
+    return _open_encoder(place, verify=verify)
 
 
 def restore_store(
@@ -109,7 +112,7 @@ def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:
     from silo.lm.encode import DocumentEncoder
     from silo.lm.model import LanguageModel
 
-    return DocumentEncoder(LanguageModel.open(model, verify=verify), codec_key(model))
+    return DocumentEncoder(LanguageModel.open(model, verify=verify), read_key(model)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,27 +128,42 @@ class KeyEncoder:
         return cls(model, key, Windows().within(model.context))
 
 
-def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
-    """The LM itself if the stores were made with it, else the model they were made with, at `place` or where it was."""
-    from silo.lm.encode import DocumentEncoder
-    from silo.lm.model import LanguageModel
+def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path | None) -> tuple[Path, Key]:
+    """The directory of the model whose states are the stores' keys, and the kind of key; nothing heavy is loaded.
 
+    It is `model` if the stores were made with it, else the one they were made with, at `place` or where it was.
+    """
     with_keys = [store for store in stores if "knn" in store.config.searches]
     if not with_keys:
         raise SiloError("search-missing", "no store offers knn")
     wanted = {store.config.model for store in with_keys}
     if len(wanted) > 1:
         raise SiloError("store-mismatch", "the stores were made with different models: their keys do not compare")
-    places = [Path(place)] if place else [model.root, *filter(None, (model_of(store.root) for store in with_keys))]
-    for root in places:
-        if not recover_model(root):
-            continue
-        candidate = model if root == model.root else LanguageModel.open(root)
-        key = codec_key(root)
-        if DocumentEncoder(candidate, key).fingerprint in wanted:
-            return KeyEncoder.of(candidate, key)
+    if place:
+        require_model(Path(place))
+    places = [Path(place)] if place else [model, *filter(None, (model_of(store.root) for store in with_keys))]
+    for root in filter(recover_model, places):
+        key, fingerprint = read_key(root)
+        if fingerprint in wanted:
+            return root, key
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
+
+
+def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
+    """The LM itself if the stores were made with it, else the model they were made with; see `locate_key_encoder`."""
+    from silo.lm.model import LanguageModel
+
+    root, key = locate_key_encoder(model.root, stores, place)
+    return KeyEncoder.of(model if root == model.root else LanguageModel.open(root), key)
+
+
+def require_fit(model: Path, stores: Sequence[Store]) -> None:
+    """Refuse what is no model directory, and stores that were made with another tokenizer; no network is loaded."""
+    tokenizer = open_tokenizer(model)
+    for store in stores:
+        if store.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
 
 
 def model_of(path: Path) -> Path | None:
@@ -168,21 +186,7 @@ def list_models(
     `texts` gives the text hashes of documents by their ids: a text that a model lists under another id is listed too. A
     model that cannot say no, since nobody knows what it was trained on or it is damaged, is left out.
     """
-    if model is None or not model.parent.is_dir():
+    if model is None:
         return ()
-    ids = {bytes.fromhex(name) for name in names}
-    marks = {mark for name, mark in (texts or {}).items() if name in set(names)}
-    listings = []
-    for place in sorted(model.parent.iterdir()):
-        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists() and not is_in_between(place):
-            listings += _ask_model(place, ids, marks)
-    return tuple(listings)
-
-
-def _ask_model(place: Path, ids: set[bytes], marks: set[bytes]) -> list[ModelListing]:
-    try:
-        manifest, rows = open_manifest(place), load_seen(place)
-    except SiloError:  # a damaged model cannot say no, and must not keep a document from being erased
-        return []
-    listed = not ids.isdisjoint(rows["id"].tolist()) or not marks.isdisjoint(rows["text"].tolist())
-    return [ModelListing(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []
+    marks = [mark for name, mark in (texts or {}).items() if name in set(names)]
+    return tuple(ModelListing(*found) for found in ask_models(model.parent, names, marks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import types
 import typing
@@ -11,7 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from silo.errors import SiloError
+from silo.errors import SiloError, nearest_names
 
 T = TypeVar("T")
 
@@ -186,7 +185,7 @@ def parse_recipe(content: Mapping[str, Any], kind: type[T], *, where: str) -> T:
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
     for key in content:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
+            close = nearest_names(key, known, most=1)
             advice = f"; did you mean '{close[0]}'?" if close else f"; known keys: {', '.join(sorted(known))}"
             raise SiloError("recipe-key", f"{where}: unknown key '{key}'{advice}")
     for name, item in known.items():

@@ -263,6 +263,11 @@ def document_id(source: str, external_id: str) -> str:
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
 
 
+def is_document_id(name: str) -> bool:
+    """True for what silo's id of a document looks like; a record's own id may look like that too."""
+    return len(name) == 32 and set(name) <= set("0123456789abcdef")
+
+
 def place_at(document: Document, character_offset: int) -> str:
     """Where in the document a character stands, in words such as `p. 12` or `section Leave`; empty if nobody knows."""
     line = document.text.count("\n", 0, max(0, character_offset))

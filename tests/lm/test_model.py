@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,10 +28,12 @@ from transformers import (
 )
 
 from silo.errors import SiloError
+from silo.lm.codec import learn_from
 from silo.lm.manifest import Key, open_manifest, verify_files
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_config, make_network
 from silo.pairing import create_store
+from silo.search.knn.codec import CodecSettings
 from tests.byte_tokenizer import write_byte_tokenizer
 
 TINY = Preset("tiny", 32, 2, 4, 64, vocabulary=257, context=64, tied=True)
@@ -341,6 +344,8 @@ def test_a_model_whose_keys_are_not_finite_makes_no_store(tokenizer_file: Path, 
     with torch.no_grad():
         network.get_input_embeddings().weight[200, 3] = float("nan")
     save_model(network, tokenizer_file, tmp_path / "model", {"origin": "test"})
+    keys = np.random.default_rng(0).normal(size=(600, TINY.width)).astype(np.float32)
+    learn_from(keys, CodecSettings(lists=4, code_bytes=4)).save(tmp_path / "model" / "codec")
     with pytest.raises(SiloError, match="not finite") as caught:
         create_store(tmp_path / "store", tmp_path / "model", searches=["knn"])
     assert caught.value.code == "not-a-model"

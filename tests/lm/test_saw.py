@@ -150,3 +150,34 @@ def test_a_question_that_cannot_be_asked_is_refused(model: Path, tmp_path: Path)
         ("--document", document_id("x", "y")): 5,
     }.items():
         assert main(["lm", "saw", str(model), *options]) == status, options
+
+
+def test_a_record_is_asked_for_by_its_own_id(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_from([write_jsonl(tmp_path / "in.jsonl", [record("poem", TEXTS[FIRST])])], tmp_path / "corpus")
+    corpus = ["--corpus", str(tmp_path / "corpus"), "--json"]
+    assert main(["lm", "saw", str(model), "--document", "poem", *corpus]) == 10
+    assert json.loads(capsys.readouterr().out)["documents"] == [FIRST]
+    assert main(["lm", "saw", str(model), "--document", "pome", *corpus]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["hint"]) == ("nothing-selected", "did you mean poem?")
+    assert main(["lm", "verify", str(model), "--saw", document_id("x", "y"), *corpus]) == 5
+    assert "neither the model nor the corpus has" in json.loads(capsys.readouterr().out)["reason"]
+
+
+def test_violations_are_counted_and_the_first_are_shown(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = record("0", "another text", source="s", license="CC0-1.0")
+    build_from([write_jsonl(tmp_path / "in.jsonl", [changed])], tmp_path / "corpus")
+    command = ["lm", "verify", str(model), "--corpus", str(tmp_path / "corpus")]
+    assert main([*command, "--violations", str(tmp_path / "all.txt")]) == 5
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "is not in the corpus │ 4 │" in shown
+    assert "has another text than the model saw │ 1 │" in shown
+    assert "the first 5 of 5" in shown
+    lines = (tmp_path / "all.txt").read_text().splitlines()
+    assert main([*command, "--json"]) == 5
+    assert json.loads(capsys.readouterr().out)["violations"] == lines
+    assert len(lines) == 5
+    assert main(["lm", "verify", str(model)]) == 0
+    assert "│ violations" not in capsys.readouterr().out, "nothing was compared"

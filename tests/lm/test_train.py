@@ -107,10 +107,14 @@ def test_the_loss_falls_and_the_model_is_an_ordinary_directory(whole: Path, plac
 @pytest.mark.parametrize("stops", [[5], [4, 9], [1, 1, 13]])
 def test_stop_and_resume_gives_the_same_bits(whole: Path, place: Path, tmp_path: Path, stops: list[int]) -> None:
     out = tmp_path / "resumed"
+    said: list[str] = []
     for stop in stops:
-        assert train(RECIPE, out, base=place, stop_after=stop)["finished"] is False
+        assert train(RECIPE, out, base=place, stop_after=stop, talk=said.append)["finished"] is False
         assert not out.exists()
-    train(RECIPE, out, base=place)
+    train(RECIPE, out, base=place, talk=said.append)
+    assert len(said) == 1 + sum(stop > 1 for stop in stops), "every start says how long it takes, after two steps"
+    assert all(text.startswith("training takes about ") for text in said)
+    assert "going on after step" in said[-1]
     expected, found = _weights(whole), _weights(out)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from silo.cli import show
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 
 _LISTED = 15
 """Rows of a long table that are shown to people; --json has all of them."""
@@ -161,7 +161,7 @@ def _amounts(row: dict[str, Any], sets: list[str]) -> list[dict[str, Any]]:
 def _add_overlap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="DIR", help="a corpus")
     parser.add_argument("--against", nargs="+", action="extend", required=True, metavar="FILE", help="evaluation text")
-    parser.add_argument("--tiers", default="pd,sw,by,restricted", help="tiers of the training side; all without it")
+    parser.add_argument("--tiers", default="pd,sw,by,restricted", metavar="LIST", help="tiers of the training side")
     parser.add_argument("--plot", metavar="FILE", help="write the heat map as PNG or SVG")
     parser.set_defaults(run=_overlap)
 
@@ -187,10 +187,10 @@ def _overlap(arguments: argparse.Namespace) -> int:
 def _tiers(names: str) -> list[Any]:
     from silo.records import Tier
 
-    try:
-        return [Tier(name.strip()) for name in names.split(",")]
-    except ValueError:
-        raise SiloError("usage", f"--tiers takes {','.join(Tier)}, not {names}") from None
+    chosen = [name.strip() for name in names.split(",")]
+    if unknown := [name for name in chosen if name not in set(Tier)]:
+        raise SiloError("usage", f"--tiers takes {','.join(Tier)}, not {names}", did_you_mean(unknown[0], Tier))
+    return [Tier(name) for name in chosen]
 
 
 def _show_overlap(overlap: dict[str, Any]) -> None:

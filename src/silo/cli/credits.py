@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 
 if TYPE_CHECKING:
     from silo.store.paths import StorePaths
@@ -36,14 +36,35 @@ def _run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     _settle(StorePaths(path))
     totals = statements(StorePaths(path), begin, end)
+    status = 0
     if arguments.owner is not None:
+        status = _require_owner(path, arguments.owner)
         totals = replace(totals, owners=tuple(item for item in totals.owners if item.owner == arguments.owner))
     if arguments.json:
         period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
         show.print_json({**period, **_as_json(totals)})
-    else:
+    elif not status:
         _show(_title(path, totals, begin, end), totals, whole=arguments.owner is None)
-    return 0
+    return status
+
+
+def _require_owner(path: Path, owner: str) -> int:
+    """Complain of an owner that neither the ledger nor a document of the store names; one without a share is none."""
+    from silo.pairing import open_store
+    from silo.store.paths import StorePaths
+    from silo.store.usage import statements
+
+    known = {item.owner for item in statements(StorePaths(path)).owners}
+    if owner in known:
+        return 0
+    store = open_store(path)
+    with store.reading() as view:
+        known |= {name for bucket in view.buckets for name in bucket.names["owner"]}
+    store.close()
+    if owner in known:
+        return 0
+    message = f"neither a document nor the ledger of {path} names the owner '{owner}'"
+    return show.complain(SiloError("nothing-selected", message, did_you_mean(owner, known)))
 
 
 def _settle(paths: StorePaths) -> None:

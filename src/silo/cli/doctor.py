@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def examine() -> dict[str, Any]:
 
 
 def _package(name: str, use: str, fix: str) -> dict[str, str]:
+    from importlib import metadata
+
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -49,8 +49,8 @@ def _add_ppl(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--document-tokens", type=int, default=0, metavar="N", help="of every document its first N tokens; all"
     )
-    parser.add_argument("--validation-tokens", type=int, default=40_000, metavar="N")
-    parser.add_argument("--k", type=int, default=1024, help="the most neighbours to try")
+    parser.add_argument("--validation-tokens", type=int, default=40_000, metavar="N", help="of each validation text")
+    parser.add_argument("--k", type=int, default=1024, metavar="N", help="the most neighbours to try")
     parser.add_argument(
         "--fine-tune",
         choices=("auto", "yes", "no"),
@@ -72,6 +72,7 @@ def _ppl(arguments: argparse.Namespace) -> int:
     for file in [*files, *validation]:
         if not file.is_file():
             raise SiloError("input-missing", f"there is no evaluation file at {file}")
+    figures_file = show.output_file(arguments.documents)
     asked = [name for name in (arguments.method or "").split(",") if name]
     for name in asked:
         parse_method(name)
@@ -96,8 +97,8 @@ def _ppl(arguments: argparse.Namespace) -> int:
     )
     with show.progress(quiet=arguments.quiet) as advance:
         figures, documents = evaluate_perplexity(Path(arguments.model), show.home(arguments), options, advance=advance)
-    if arguments.documents:
-        with Path(arguments.documents).open("w", encoding="utf-8") as stream:
+    if figures_file:
+        with figures_file.open("w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(item) + "\n" for item in documents)
     if arguments.json:
         show.print_json(figures)
@@ -168,9 +169,9 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
         "--settings", metavar="NAME", help="settings saved by `silo store tune`; nothing is chosen then"
     )
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
-    parser.add_argument("--k", type=int, default=4096, help="the most neighbours to try")
-    parser.add_argument("--ric", metavar="VARIANT", help="basic, ensemble, concat or concat-next")
-    parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat")
+    parser.add_argument("--k", type=int, default=4096, metavar="N", help="the most neighbours to try")
+    parser.add_argument("--ric", choices=show.RIC_VARIANTS, help="how passages stand before the text; basic")
+    parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat; 1")
     parser.add_argument("--encoder", metavar="DIR", help="the model of the stores' keys, if it has moved")
     parser.add_argument("--policy", default="", metavar="EXPR", help="which documents may take part")
     show.add_verify(parser)
@@ -183,10 +184,12 @@ def _tasks(arguments: argparse.Namespace) -> int:
     tasks = load_tasks([Path(place) for place in arguments.tasks], split=arguments.split)
     options = _task_options(arguments)
 
+    from silo.cli.predict import warn_of_policy
     from silo.evaluation.tasks.evaluate import evaluate_tasks
     from silo.evaluation.tasks.report import report
 
     predictor = _open_predictor(arguments, options)
+    warn_of_policy(predictor)
     with show.progress(quiet=arguments.quiet) as advance:
         results = list(evaluate_tasks(predictor, tasks, options, advance=advance))
     origin = {"model": arguments.model, "stores": arguments.store, "limit": options.limit or None}

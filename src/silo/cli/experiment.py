@@ -20,7 +20,8 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser = nouns.add_parser(
         "experiment", parents=[common], help="the paper's tables and figures again, and a report of them"
     )
-    parser.add_argument("name", metavar="NAME", help=f"report, or one of {', '.join(EXPERIMENTS)}")
+    names = ("report", *EXPERIMENTS)
+    parser.add_argument("name", metavar="NAME", choices=names, help=f"report, or one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
@@ -31,7 +32,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from silo.experiments.harness.report import write_report
-    from silo.experiments.run import run_experiment
+    from silo.experiments.run import find_experiment, run_experiment
 
     work = Path(arguments.work or ("build/experiments-quick" if arguments.quick else "build/experiments"))
     if arguments.name == "report":
@@ -39,6 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
         names = write_report(Path(arguments.kept or work) / "results", out, EXPERIMENTS)
         show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
+    find_experiment(arguments.name)
     with show.progress(quiet=arguments.quiet) as advance:
         result, place = run_experiment(_open_lab(arguments, work, advance), arguments.name)
     if arguments.json:
@@ -52,9 +54,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> Lab:
-    from silo.experiments.harness.lab import Lab
-    from silo.experiments.harness.quick import open_quick_lab
-
     def talk(text: str) -> None:
         show.say(text, quiet=arguments.quiet)
 
@@ -63,10 +62,15 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
             raise SiloError("usage", "--quick reads the Python packages of this machine", "give --data or --quick")
         if arguments.kept:
             raise SiloError("usage", "--quick keeps what it measures with all else", "give --kept or --quick")
+        from silo.experiments.harness.quick import open_quick_lab
+
         return open_quick_lab(work, talk=talk, advance=advance)
     data = Path(arguments.data or "../shared/data")
     if not data.is_dir():
         hint = "give one with --data, or --quick for the Python packages of this machine"
         raise SiloError("input-missing", f"there is no folder of data at {data}", hint)
     kept = Path(arguments.kept) if arguments.kept else None
+
+    from silo.experiments.harness.lab import Lab
+
     return Lab(work, data, kept=kept, talk=talk, advance=advance)

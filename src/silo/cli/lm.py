@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from silo.cli import show
 from silo.errors import ExitStatus, SiloError
+from silo.lm.training.presets import PRESETS
+
+_LISTED = 10
+"""Violations that are shown to people."""
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -26,23 +32,38 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
 def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="what to train; or use --corpus")
     parser.add_argument("--corpus", metavar="DIR", help="a corpus made by `silo corpus build`")
-    parser.add_argument("--tiers", metavar="LIST", help="tiers that may train, for example pd,sw")
-    parser.add_argument("--preset", help="demo, small, 160m or 1.3b")
+    parser.add_argument("--tiers", metavar="LIST", help="tiers that may train, of pd, sw and by; pd,sw without it")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="the network's size; demo, if the recipe names none")
     parser.add_argument("--out", metavar="DIR", help="where the model goes; <home>/models/<recipe> without it")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to train on")
-    parser.add_argument("--validation", nargs="+", action="extend", default=[], metavar="FILE", help="JSON lines")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to train on; 5,000,000 without it")
+    parser.add_argument(
+        "--validation",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="JSON lines to choose the weights on",
+    )
     parser.set_defaults(run=_train)
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from silo.lm.training.request import check_request
+
+    recipe, base, out = _train_recipe(arguments)
+    check_request(recipe, out, base)
+
     from silo.lm.training.distributed import rank
     from silo.lm.training.train import train
 
-    recipe, base, out = _train_recipe(arguments)
     leads = rank() == 0
+
+    def talk(text: str) -> None:
+        show.say(text, quiet=arguments.quiet or not leads)
+
     with show.progress(quiet=arguments.quiet or not leads) as advance:
-        summary = train(recipe, out, base=base, advance=advance)
+        summary = train(recipe, out, base=base, talk=talk, advance=advance)
     if not leads:
         return 0
     if arguments.json:
@@ -83,20 +104,29 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--download", action="store_true", help="SOURCE is a hub id: fetch it")
     parser.add_argument("--position", choices=("none", "rotary"), help="position signal of an OpenLM checkpoint")
     parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json for a checkpoint that has none")
+    parser.add_argument("--force", action="store_true", help="replace an imported model that is already there")
     parser.set_defaults(run=_import)
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from silo.lm.importers.import_model import import_model
+    from silo.lm.importers.locate import locate_model, require_place
 
     tokenizer = Path(arguments.tokenizer) if arguments.tokenizer else None
-    model = import_model(
-        arguments.source,
-        Path(arguments.out),
-        position=arguments.position,
-        allow_download=arguments.download,
-        tokenizer=tokenizer,
-    )
+    require_place(Path(arguments.out), force=arguments.force)
+    locate_model(arguments.source, position=arguments.position, allow_download=arguments.download, tokenizer=tokenizer)
+
+    from silo.lm.importers.import_model import import_model
+
+    with show.progress(quiet=arguments.quiet) as advance:
+        model = import_model(
+            arguments.source,
+            Path(arguments.out),
+            position=arguments.position,
+            allow_download=arguments.download,
+            tokenizer=tokenizer,
+            force=arguments.force,
+            advance=advance,
+        )
     facts = {
         "out": arguments.out,
         "fingerprint": model.fingerprint,
@@ -111,31 +141,36 @@ def _import(arguments: argparse.Namespace) -> int:
 def _add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory")
     parser.add_argument("--corpus", required=True, metavar="DIR", help="permitted text to learn from")
-    parser.add_argument("--lists", type=int, default=4096, help="coarse centroids")
-    parser.add_argument("--bytes", type=int, default=32, help="bytes of a code")
-    parser.add_argument("--dimensions", type=int, default=0, help="directions of largest variance; half without it")
-    parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca")
+    parser.add_argument("--lists", type=int, default=4096, metavar="N", help="coarse centroids")
+    parser.add_argument("--bytes", type=int, default=32, metavar="N", help="bytes of a code")
+    parser.add_argument("--dimensions", type=int, metavar="N", help="directions of largest variance; half without it")
+    parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca", help="before keys are cut")
     parser.add_argument("--key", choices=("ffn", "final"), help="state that is a key; ffn if the network offers it")
-    parser.add_argument("--keys", type=int, default=200_000, help="how many keys to learn from")
+    parser.add_argument("--keys", type=int, default=200_000, metavar="N", help="how many keys to learn from")
     parser.set_defaults(run=_codec)
 
 
 def _codec(arguments: argparse.Namespace) -> int:
     from silo.corpus.corpus import Corpus
-    from silo.lm.codec import learn_codec
-    from silo.lm.manifest import codec_key
+    from silo.files import MANIFEST, read_json
+    from silo.lm.firewall import codec_permit
     from silo.search.knn.codec import CodecSettings
 
+    corpus = Corpus.open(Path(arguments.corpus))
+    codec_permit(Path(arguments.model), corpus)
     settings = CodecSettings(
         rotation=arguments.rotation,
-        dimensions=arguments.dimensions,
+        dimensions=arguments.dimensions or 0,
         lists=arguments.lists,
         code_bytes=arguments.bytes,
     )
+
+    from silo.lm.codec import learn_codec
+
     with show.progress(quiet=arguments.quiet) as advance:
         codec = learn_codec(
             Path(arguments.model),
-            Corpus.open(Path(arguments.corpus)),
+            corpus,
             settings,
             key=arguments.key,
             keys=arguments.keys,
@@ -144,7 +179,7 @@ def _codec(arguments: argparse.Namespace) -> int:
     facts = {
         "model": arguments.model,
         "codec": codec.fingerprint,
-        "key": codec_key(Path(arguments.model)),
+        "key": read_json(Path(arguments.model) / MANIFEST)["codec_key"],
         "lists": codec.settings.lists,
     }
     show.facts("codec", facts, as_json=arguments.json)
@@ -154,25 +189,29 @@ def _codec(arguments: argparse.Namespace) -> int:
 def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory")
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
-    parser.add_argument("--length", type=int, default=1024, help="tokens in a window")
-    parser.add_argument("--stride", type=int, default=512, help="tokens that a later window scores")
+    parser.add_argument("--length", type=int, default=1024, metavar="N", help="tokens in a window")
+    parser.add_argument("--stride", type=int, default=512, metavar="N", help="tokens that a later window scores")
     show.add_verify(parser)
     parser.set_defaults(run=_eval)
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from silo.lm.model import LanguageModel
-    from silo.lm.scoring import score
+    from silo.lm.manifest import open_tokenizer
     from silo.lm.windows import Windows
     from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
     asked = Windows(arguments.length, arguments.stride)
-    model = LanguageModel.open(Path(arguments.model), verify=arguments.verify)
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
+    text = merged_stream(texts, open_tokenizer(Path(arguments.model)))
+
+    from silo.lm.model import LanguageModel
+    from silo.lm.scoring import score
+
+    model = LanguageModel.open(Path(arguments.model), verify=arguments.verify)
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
-        figures = score(model, merged_stream(texts, model.tokenizer), windows, advance=advance).as_json()
+        figures = score(model, text, windows, advance=advance).as_json()
     figures |= {"length": windows.length, "stride": windows.stride}
     show.facts(arguments.model, figures, as_json=arguments.json)
     return 0
@@ -181,8 +220,9 @@ def _eval(arguments: argparse.Namespace) -> int:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory")
     parser.add_argument("--corpus", metavar="DIR", help="compare everything the model saw with this corpus")
-    parser.add_argument("--saw", metavar="DOCUMENT_ID", help="did the model see this document?")
+    parser.add_argument("--saw", metavar="ID", help="did the model see this document? As for `silo lm saw --document`")
     parser.add_argument("--key", metavar="FILE", help="the public key that must have signed it")
+    parser.add_argument("--violations", metavar="FILE", help="write every violation here, one a line")
     parser.set_defaults(run=_verify)
 
 
@@ -190,13 +230,35 @@ def _verify(arguments: argparse.Namespace) -> int:
     from silo.lm.audit import SAW_STATUS, check_signature, verify_model
 
     trusted = show.read_bytes(arguments.key) if arguments.key else None
+    listing = show.output_file(arguments.violations)
     signature = check_signature(Path(arguments.model), trusted)
     audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
     audit["signature"] = signature
-    show.facts(arguments.model, audit, as_json=arguments.json)
-    if audit.get("violations"):
+    violations = audit.get("violations", [])
+    if listing:
+        listing.write_text("".join(f"{line}\n" for line in violations), encoding="utf-8")
+    if arguments.json:
+        show.print_json(audit)
+    else:
+        shown = {name: len(value) if name == "violations" else value for name, value in audit.items()}
+        show.facts(arguments.model, shown, as_json=False)
+        _show_violations(violations)
+    if violations:
         return int(ExitStatus.REFUSED)
     return int(SAW_STATUS[audit["answer"]]) if arguments.saw else 0
+
+
+def _show_violations(violations: Sequence[str]) -> None:
+    """How often each kind there is, and the first few of them: a line is a document's id and what is wrong with it."""
+    if not violations:
+        return
+    pairs = [line.partition(" ")[::2] for line in violations]
+    kinds = Counter(reason for _, reason in pairs)
+    show.table("violations", ("what is wrong", "documents"), [[reason, count] for reason, count in kinds.most_common()])
+    first = [[name, reason] for name, reason in pairs[:_LISTED]]
+    show.table(f"the first {len(first)} of {len(violations):,}", ("document", "what is wrong"), first)
+    if len(violations) > _LISTED:
+        show.say("--json or --violations FILE lists all of them")
 
 
 def _add_sign(parser: argparse.ArgumentParser) -> None:
@@ -215,7 +277,9 @@ def _sign(arguments: argparse.Namespace) -> int:
 def _add_saw(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory")
     parser.add_argument("--file", metavar="FILE", help="text to ask about; - for standard input")
-    parser.add_argument("--document", metavar="ID", help="a document id to ask about")
+    parser.add_argument(
+        "--document", metavar="ID", help="silo's id of a document; or that of its record, with --corpus"
+    )
     parser.add_argument("--corpus", metavar="DIR", help="the corpus that has the text of the document")
     parser.set_defaults(run=_saw)
 

@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from silo import __version__
 from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
+from silo.cli.arguments import completion
+from silo.cli.arguments.parser import Parser, add_examples
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
 from silo.errors import ExitStatus, SiloError
@@ -20,25 +22,13 @@ _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 
 130 interrupted. docs/errors.md lists all codes."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints look like every other error."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SiloError("usage", message, f"run `{self.prog} --help`")
-
-
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """All nouns and verbs."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     common.add_argument("--quiet", action="store_true", help="no progress and no talk on stderr")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser = _Parser(
-        prog="silo",
-        description="Language models that keep legal risk out of the weights.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="silo", description="Language models that keep legal risk out of the weights.", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"silo {__version__}")
     nouns = parser.add_subparsers(dest="noun", metavar="COMMAND", required=True)
     demo.add_commands(nouns, common)
@@ -51,6 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_credits(nouns, common)
     add_experiment(nouns, common)
     doctor.add_command(nouns, common)
+    completion.add_command(nouns, common, parser)
+    add_examples(parser)
     return parser
 
 

@@ -35,21 +35,25 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--settings", metavar="NAME", help="settings saved by `silo store tune`")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
     parser.add_argument("--policy", default="", metavar="EXPR", help="""for example 'tier <= "by" and owner != "x"'""")
-    parser.add_argument("--lambda", dest="lam", type=float, metavar="W", help="fixed weight of the neighbours")
-    parser.add_argument("--k", type=int, help="neighbours")
-    parser.add_argument("--tau", type=float, help="temperature of the neighbours' distances")
-    parser.add_argument("--probes", type=int, help="lists that a token search reads")
+    parser.add_argument("--lambda", dest="lam", type=float, metavar="W", help="fixed weight of the neighbours; 0.25")
+    parser.add_argument("--k", type=int, metavar="N", help="neighbours; 1024 where no settings say otherwise")
+    parser.add_argument("--tau", type=float, metavar="T", help="temperature of the neighbours' distances; 5")
+    parser.add_argument("--probes", type=int, metavar="N", help="lists that a token search reads; 8")
     parser.add_argument("--skip", type=float, metavar="P", help="no token search where the LM is at least so sure")
-    parser.add_argument("--ric", metavar="VARIANT", help="basic, ensemble, concat or concat-next")
-    parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat")
-    parser.add_argument("--weighting", help="ensemble: uniform or score")
-    parser.add_argument("--query-tokens", type=int, metavar="N", help="RIC: tokens of the query")
-    parser.add_argument("--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups")
+    parser.add_argument("--ric", choices=show.RIC_VARIANTS, help="how passages stand before the text; basic")
+    parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat; 1")
+    parser.add_argument("--weighting", choices=("uniform", "score"), help="of an ensemble's passages; uniform")
+    parser.add_argument("--query-tokens", type=int, metavar="N", help="RIC: tokens of the query; as many as a stride")
+    parser.add_argument(
+        "--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups; a quarter of the context"
+    )
     show.add_verify(parser)
 
 
-def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
-    """What the options name."""
+def predictor_from_options(
+    arguments: argparse.Namespace, *, guard: int | None = None, threads: int | None = None
+) -> Predictor:
+    """What the options name; `guard` is what the stores must be fit for."""
     from silo.inference.predict import open_predictor
     from silo.store.policy import Policy
 
@@ -60,12 +64,25 @@ def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None
         settings=lambda method: _settings(arguments, method),
         policy=Policy.parse(arguments.policy),
         encoder=arguments.encoder,
+        guard=guard,
         threads=threads,
         verify=arguments.verify,
     )
     if predictor.stores and all(next(store.documents(), None) is None for store in predictor.stores):
         show.say("the stores hold no documents: this is the language model alone", quiet=arguments.quiet)
+    else:
+        warn_of_policy(predictor)
     return predictor
+
+
+def warn_of_policy(predictor: Predictor) -> None:
+    """Say which values of a policy no document has, and whether it leaves any; also to those who want no talk."""
+    with predictor.reading() as retriever:
+        buckets = [bucket for view in retriever.views for bucket in view.buckets]
+        for words in predictor.policy.unknown_names(buckets):
+            show.say(f"warning: {words}")
+        if buckets and not any(predictor.policy.allows(bucket).any() for bucket in buckets):
+            show.say("warning: the policy leaves no document: this is the language model alone")
 
 
 def _settings(arguments: argparse.Namespace, method: frozenset[str]) -> Settings:
@@ -90,18 +107,20 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(arguments: argparse.Namespace) -> int:
     from silo.inference.score import score_text
+    from silo.lm.manifest import open_tokenizer
     from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
-    predictor = predictor_from_options(arguments)
+    details = show.output_file(arguments.details)
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
-    text = merged_stream(texts, predictor.tokenizer)
+    text = merged_stream(texts, open_tokenizer(Path(arguments.model)))
+    predictor = predictor_from_options(arguments)
     begun = time.perf_counter()
     with show.progress(quiet=arguments.quiet) as advance:
         scored = score_text(predictor, text, advance=advance)
     seconds = time.perf_counter() - begun
-    if arguments.details:
-        with Path(arguments.details).open("w", encoding="utf-8") as stream:
+    if details:
+        with details.open("w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(item) + "\n" for item in scored.details(predictor.tokenizer))
     total = scored.total
     figures: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
@@ -113,11 +132,13 @@ def _score(arguments: argparse.Namespace) -> int:
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="the beginning of the text; - for standard input")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="end after so many")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token")
-    parser.add_argument("--top-k", type=int, default=0, metavar="N")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
-    parser.add_argument("--seed", type=int, metavar="S")
+    parser.add_argument(
+        "--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest tokens; 0: from all"
+    )
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest with this mass")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the draws; another one each time without it")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
     guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
@@ -132,8 +153,9 @@ def _generate(arguments: argparse.Namespace) -> int:
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
     options = {name: getattr(arguments, name) for name in names}
-    session = Session(predictor_from_options(arguments, threads=1))
+    Session.check(**options)
     prompt = _prompt(arguments.prompt)
+    session = Session(predictor_from_options(arguments, guard=arguments.guard, threads=1))
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:

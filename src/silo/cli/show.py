@@ -20,6 +20,9 @@ from typing import Any
 from silo.errors import SiloError
 from silo.progress import Advance
 
+RIC_VARIANTS = ("basic", "ensemble", "concat", "concat-next")
+"""Those of `silo.inference.settings`, which is too heavy for a parser."""
+
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: commands to a terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufeff\uffa0"  # nothing is seen of them
@@ -126,29 +129,15 @@ def reading(facts: Mapping[str, Any], *, quiet: bool = False) -> None:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Advance]:
-    """Bars with an ETA, one per stage."""
+    """Bars with the time that is left, one per stage; nothing where nobody looks."""
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description:<12}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
+    from silo.cli.bars import draw_bars
 
-        def advance(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(visible(stage), total=max(total, 1))
-            bars.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
-
+    with draw_bars(Console(stderr=True), visible) as advance:
         yield advance
 
 
@@ -157,9 +146,25 @@ def read_bytes(path: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except FileNotFoundError:
-        raise SiloError("input-missing", f"there is no file {path}") from None
+        from silo.files import nearest_path
+
+        raise SiloError("input-missing", f"there is no file {path}", nearest_path(Path(path))) from None
     except OSError as error:
         raise SiloError("input-unreadable", f"{path}: {error.strerror}") from None
+
+
+def output_file(name: str | None) -> Path | None:
+    """A file that an option names to be written: refused before anything is done if it cannot be."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.is_dir():
+        raise SiloError("usage", f"{path} is a folder, and a file is to be written", "give the name of a file")
+    if not path.absolute().parent.is_dir():
+        from silo.files import nearest_path
+
+        raise SiloError("input-missing", f"there is no folder for {path}", nearest_path(path.absolute().parent))
+    return path
 
 
 def read_text(path: str) -> str:

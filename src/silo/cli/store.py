@@ -15,6 +15,7 @@ from silo.cli import show
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
+    from silo.progress import Advance
     from silo.recipe import CorpusRecipe
     from silo.records import Document, Quarantined
     from silo.sources import Tally
@@ -65,7 +66,13 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
 def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="the model that encodes its documents")
     parser.add_argument("--search", default="knn,ngram,bm25", metavar="LIST", help="searches it offers")
-    parser.add_argument("--passage-tokens", type=int, default=0, metavar="N", help="length of a passage")
+    parser.add_argument(
+        "--passage-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="length of a passage; half of the model's context, at most 1024, for 0",
+    )
     show.add_verify(parser)
     parser.set_defaults(run=_create)
 
@@ -118,9 +125,13 @@ def _add(arguments: argparse.Namespace) -> int:
 
     from silo.corpus.decontaminate import EvaluationText, apply_rule, evaluation_files
     from silo.pairing import open_store
-    from silo.sources import Tally
+    from silo.sources import Tally, plan
 
     recipe, base = _recipe(arguments)
+    for source in recipe.source:
+        if _STDIN not in source.paths:
+            plan(source, base)
+    show.output_file(arguments.rejected)
     files = evaluation_files(recipe.decontaminate, base)
     model = Path(arguments.model) if arguments.model else None
     store = open_store(Path(arguments.path), model, encoding=True, verify=arguments.verify)
@@ -129,7 +140,7 @@ def _add(arguments: argparse.Namespace) -> int:
     with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
         rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
         evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
-        documents = _documents(recipe, base, store.paths.adding, quarantined, tally)
+        documents = _documents(recipe, base, store.paths.adding, quarantined, tally, advance)
         done = store.add(documents, decontaminate=evaluation, note=note, advance=advance)
     facts: dict[str, Any] = {
         "read": done.read + len(quarantined),
@@ -169,8 +180,6 @@ def _rejected_file(name: str | None) -> Iterator[Callable[[Refusal], None]]:
         yield lambda _: None
         return
     path = Path(name)
-    if not path.absolute().parent.is_dir():
-        raise SiloError("input-missing", f"there is no folder for {path}")
     with disk_errors(path):
         path.write_bytes(b"")
     with path.open("w", encoding="utf-8") as file:
@@ -205,7 +214,12 @@ def _source_recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
 
 
 def _documents(
-    recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list[Quarantined], tally: Tally
+    recipe: CorpusRecipe,
+    base: Path,
+    adding: Path,
+    quarantined: list[Quarantined],
+    tally: Tally,
+    advance: Advance,
 ) -> Iterator[Document]:
     """Every readable record with its verdict; unreadable ones are noted and left out.
 
@@ -222,7 +236,9 @@ def _documents(
             with place.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
             source = replace(source, paths=tuple(str(place) if path == _STDIN else path for path in source.paths))
-        yield from read_documents(source, base, quarantined, limits=recipe.limits, pii=recipe.pii, tally=tally)
+        yield from read_documents(
+            source, base, quarantined, limits=recipe.limits, pii=recipe.pii, tally=tally, advance=advance
+        )
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -247,11 +263,9 @@ def _list(arguments: argparse.Namespace) -> int:
     selector = _selector(arguments)
     store = open_store(Path(arguments.path))
     documents = list(store.documents(selector if selector else None))
-    if selector and not documents:
-        missing = _nothing_selected(store, selector)
-        show.say(f"{missing.message}: {missing.hint}" if missing.hint else missing.message, quiet=arguments.quiet)
-    _show_documents(documents, as_json=arguments.json)
-    return 0
+    if documents or not selector or arguments.json:
+        _show_documents(documents, as_json=arguments.json)
+    return show.complain(_nothing_selected(store, selector)) if selector and not documents else 0
 
 
 def _nothing_selected(store: Store, selector: Selector) -> SiloError:
@@ -312,6 +326,7 @@ def _erase(arguments: argparse.Namespace) -> int:
     selector = _selector(arguments)
     if not selector:
         raise SiloError("usage", f"say what to erase: {', '.join('--' + name for name in _SELECTORS)}")
+    salts = show.output_file(arguments.salts)
     store = open_store(Path(arguments.path))
     if arguments.dry_run:
         going = list(store.documents(selector))
@@ -325,8 +340,8 @@ def _erase(arguments: argparse.Namespace) -> int:
     done = store.erase(selector, suppress=not arguments.may_return, copies=arguments.copies)
     if not done.documents:
         raise _nothing_selected(store, selector)
-    if arguments.salts and done.salts:
-        write_json(Path(arguments.salts), done.salts)
+    if salts and done.salts:
+        write_json(salts, done.salts)
     facts: dict[str, Any] = {
         "documents": list(done.documents),
         "accepted_ms": done.accepted_ms,
@@ -409,6 +424,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
 def _restore(arguments: argparse.Namespace) -> int:
     from silo.pairing import restore_store
 
+    show.output_file(arguments.salts)
     backup, evidence = Path(arguments.backup), Path(arguments.evidence) if arguments.evidence else None
     with show.progress(quiet=arguments.quiet) as advance:
         done = restore_store(
@@ -434,6 +450,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 def _replay(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
+    show.output_file(arguments.salts)
     done = open_store(Path(arguments.path), restored=True).replay(accept_loss=arguments.accept_loss)
     return _show_replayed(arguments, {}, done)
 
@@ -465,10 +482,10 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
-    model = Path(arguments.model) if arguments.model else None
+    model, anchors = Path(arguments.model) if arguments.model else None, _anchors(arguments.anchor)
     store = open_store(Path(arguments.path), model, encoding=arguments.keys)
     with show.progress(quiet=arguments.quiet) as advance:
-        verified = store.verify(keys=arguments.keys, anchors=_anchors(arguments.anchor), advance=advance)
+        verified = store.verify(keys=arguments.keys, anchors=anchors, advance=advance)
     show.facts(arguments.path, verified.as_json(), as_json=arguments.json)
     return 4 if verified.problems else 0
 
@@ -529,7 +546,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="validation text")
     parser.add_argument("--save", required=True, metavar="NAME", help="name of the settings")
     parser.add_argument("--tokens", type=int, default=100_000, metavar="N", help="of the text; the first ones")
-    parser.add_argument("--k", type=int, default=1024, help="the most neighbours to try")
+    parser.add_argument("--k", type=int, default=1024, metavar="N", help="the most neighbours to try")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
     parser.set_defaults(run=_tune)
 
@@ -539,12 +556,14 @@ def _tune(arguments: argparse.Namespace) -> int:
     from silo.files import file_sha256
     from silo.inference.predict import open_predictor
     from silo.inference.settings import Settings, save_settings
+    from silo.lm.manifest import open_tokenizer
 
     files = [Path(name) for name in arguments.jsonl]
+    Settings.path(show.home(arguments), arguments.save)
+    text = validation_text(files, open_tokenizer(Path(arguments.model)), arguments.tokens)
     predictor = open_predictor(
         arguments.model, [arguments.path], settings=Settings(k=arguments.k), encoder=arguments.encoder
     )
-    text = validation_text(files, predictor.tokenizer, arguments.tokens)
     with show.progress(quiet=arguments.quiet) as advance:
         tuned = tune(predictor, text, advance=advance)
     origin = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
-from silo.files import file_sha256, read_json, read_manifest, write_json
+from silo.files import file_sha256, nearest_path, read_json, read_manifest, write_json
 from silo.records import Document, Tier
 
 FORMAT = "silo-corpus-1"
@@ -27,7 +27,7 @@ class Corpus:
     def open(cls, root: Path) -> Corpus:
         """Open a directory made by `silo corpus build`; anything else is refused."""
         if not root.is_dir():
-            raise SiloError("input-missing", f"there is no directory {root}")
+            raise SiloError("input-missing", f"there is no directory {root}", nearest_path(root))
         manifest = read_manifest(root, missing="not-a-corpus", damaged="corpus-damaged")
         if manifest.get("format") != FORMAT:
             raise SiloError("not-a-corpus", f"{root} has format {manifest.get('format')!r}, not {FORMAT!r}")

@@ -18,11 +18,9 @@ from silo.files import remove_tree
 from silo.recipe import Limits
 from silo.records import Candidate, Right
 from silo.sources import SourcePart, judge, read
+from silo.sources.reader.plan import packing
 
 QUARANTINED = "quarantined.zst"
-
-_TYPICAL_PACKING = 3.5
-"""Text bytes per packed byte, to show progress inside a packed file; nothing else depends on it."""
 
 
 def read_part(part: SourcePart, directory: str, limits: Limits) -> dict[str, Any]:
@@ -62,8 +60,7 @@ class _PartProgress:
     """Tells how much of a part's file is read, guessed from the text that came out of it."""
 
     def __init__(self, part: SourcePart) -> None:
-        packed = Path(part.path).suffix in (".gz", ".zst", ".parquet")
-        self._packing = _TYPICAL_PACKING if packed else 1.0
+        self._packing = packing(part)
         self._size = part.bytes
         self._told = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silo.errors import SiloError
 from silo.evaluation.figures import DomainFigures, DomainSums, average_gap_closed
@@ -15,13 +15,16 @@ from silo.evaluation.scoring import METHODS, PLAIN, REFERENCE, Contestants, scor
 from silo.evaluation.texts import DomainText, TextLimits, read_domains
 from silo.files import append_line, canonical_json, file_sha256, whole_lines
 from silo.inference.settings import Settings, load_settings, parse_method
-from silo.lm.model import LanguageModel
-from silo.lm.network import parameter_count
-from silo.lm.training.finetune import FineTuning
-from silo.pairing import find_key_encoder, open_store
+from silo.lm.manifest import open_tokenizer
+from silo.pairing import find_key_encoder, locate_key_encoder, open_store
 from silo.progress import Advance
 from silo.store.store import Store
 from silo.text.stream import TokenStream, first_tokens
+from silo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
+    from silo.lm.training.finetune import FineTuning
 
 USES = "evaluations.jsonl"
 _CHEAP = 3e13
@@ -51,27 +54,38 @@ class PplOptions:
 def evaluate_perplexity(
     model: Path, home: Path, options: PplOptions, *, advance: Advance = lambda *_: None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """All figures by domain and row, and those of every document."""
+    """All figures by domain and row, and those of every document.
+
+    All that is wrong with the input is said before a network is loaded.
+    """
+    tokenizer = open_tokenizer(model)
+    _require_same_tokenizer(options.references, tokenizer)
     stores = [open_store(path) for path in options.stores]
     methods = _choose_methods(stores, options.methods)
     settings = _named_settings(home, options.settings, methods)
+    token_search = any("knn" in name for name in methods)
+    if token_search:
+        locate_key_encoder(model, stores, options.encoder)
+    limits = TextLimits(options.tokens, options.document_tokens)
+    texts = read_domains(options.files, tokenizer, limits)
+    validation = read_domains(
+        options.validation, tokenizer, TextLimits(options.validation_tokens, options.document_tokens)
+    )
+
+    from silo.lm.model import LanguageModel
+
     language_model = LanguageModel.open(model, verify=options.verify)
-    references = _open_references(options.references, language_model, options.verify)
+    references = _open_references(options.references, options.verify)
     notes: list[str] = []
     contestants = Contestants(
         language_model,
         stores,
-        find_key_encoder(language_model, stores, options.encoder) if any("knn" in name for name in methods) else None,
+        find_key_encoder(language_model, stores, options.encoder) if token_search else None,
         methods,
         references,
         settings,
         options.neighbours,
         _fine_tuning(options, language_model, stores, notes),
-    )
-    limits = TextLimits(options.tokens, options.document_tokens)
-    texts = read_domains(options.files, language_model.tokenizer, limits)
-    validation = read_domains(
-        options.validation, language_model.tokenizer, TextLimits(options.validation_tokens, options.document_tokens)
     )
     if not options.validation and not settings and stores:
         notes.append("no --validation and no --settings: the defaults were used, which suit no store in particular")
@@ -103,20 +117,26 @@ def _named_settings(home: Path, name: str, methods: Sequence[str]) -> dict[str, 
     return {method: load_settings(home, name, parse_method(method)) for method in searched}
 
 
-def _open_references(places: Sequence[Path], model: LanguageModel, verify: bool) -> dict[str, LanguageModel]:
-    references = {}
-    for at, place in enumerate(places):
-        reference = LanguageModel.open(place, verify=verify)
-        if reference.tokenizer.fingerprint != model.tokenizer.fingerprint:
+def _require_same_tokenizer(references: Sequence[Path], tokenizer: Tokenizer) -> None:
+    for place in references:
+        if open_tokenizer(place).fingerprint != tokenizer.fingerprint:
             raise SiloError("store-mismatch", f"{place} has another tokenizer: perplexities per token do not compare")
-        references[REFERENCE if at == 0 else f"{REFERENCE} {place.name}"] = reference
-    return references
+
+
+def _open_references(places: Sequence[Path], verify: bool) -> dict[str, LanguageModel]:
+    from silo.lm.model import LanguageModel
+
+    names = [REFERENCE if at == 0 else f"{REFERENCE} {place.name}" for at, place in enumerate(places)]
+    return {name: LanguageModel.open(place, verify=verify) for name, place in zip(names, places, strict=True)}
 
 
 def _fine_tuning(
     options: PplOptions, model: LanguageModel, stores: Sequence[Store], notes: list[str]
 ) -> FineTuning | None:
     """How to adapt the weights, if it is asked for or cheap; where it is not done the notes say so."""
+    from silo.lm.network import parameter_count
+    from silo.lm.training.finetune import FineTuning
+
     if not stores:
         return None
     how = FineTuning(seed=options.seed)

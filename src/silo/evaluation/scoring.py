@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from silo.inference.context import RicContext
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import Settings, parse_method
-from silo.lm.model import LanguageModel
-from silo.lm.training.finetune import FineTuning, fine_tune
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
@@ -31,6 +29,10 @@ from silo.store.policy import EVERYTHING
 from silo.store.store import Store
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import Ids
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
+    from silo.lm.training.finetune import FineTuning
 
 PLAIN, REFERENCE = "lm", "reference"
 METHODS = ("lm", "ric", "knn", "ngram", "knn+ngram")
@@ -178,6 +180,8 @@ class _Scoring:
         self._add("ngram, no lm", here.probabilities(frozenset({"ngram"}), settings))
 
     def _fine_tuned(self, how: FineTuning) -> None:
+        from silo.lm.training.finetune import fine_tune
+
         model, validation = self.contestants.model, self.validation
         assert validation is not None
         tokens = store_tokens(self.contestants.stores, model.tokenizer.begin)

@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silo.errors import SiloError
-from silo.experiments.harness.result import Result, save_result
+from silo.errors import SiloError, did_you_mean
 
 if TYPE_CHECKING:
     from silo.experiments.harness.lab import Lab
+    from silo.experiments.harness.result import Result
 
 EXPERIMENTS = {
     "corpus-stats": "corpus",
@@ -35,9 +35,17 @@ EXPERIMENTS = {
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 
 
+def find_experiment(name: str) -> str:
+    """The module of an experiment."""
+    if name not in EXPERIMENTS:
+        hint = did_you_mean(name, EXPERIMENTS) or f"there are {', '.join(EXPERIMENTS)}"
+        raise SiloError("usage", f"there is no experiment '{name}'", hint)
+    return EXPERIMENTS[name]
+
+
 def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     """Run an experiment, or what of it is not measured yet, and keep its result."""
-    if name not in EXPERIMENTS:
-        raise SiloError("usage", f"there is no experiment '{name}'", f"there are {', '.join(EXPERIMENTS)}")
-    result: Result = import_module(f"silo.experiments.{EXPERIMENTS[name]}").run(lab, name)
+    from silo.experiments.harness.result import save_result
+
+    result: Result = import_module(f"silo.experiments.{find_experiment(name)}").run(lab, name)
     return result, save_result(lab.kept / "results", result)

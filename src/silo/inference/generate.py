@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +115,24 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise SiloError("usage", "max_tokens is at least 1")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        max_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Iterable[str] = (),
+        guard: int | None = None,
+        neighbours: int = 0,
+    ) -> GenerateOptions:
+        """From plain values; wrong ones are refused."""
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return cls(max_tokens, sampling, stops, None if guard is None else Guard(guard), neighbours)
 
 
 def generate(predictor: Predictor, prompt: str, options: GenerateOptions) -> Iterator[Step]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +18,17 @@ from silo.inference.mix import Floats, component_weights, mixed, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
-from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count, map_on_cores
-from silo.lm.scoring import Row, RowScores, score_rows
 from silo.lm.windows import Window, cover
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
 from silo.store.view import Neighbours
 from silo.text.tokenizer import Ids
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
+    from silo.lm.scoring import Row, RowScores
 
 _STEP = 64
 """Inputs are padded to a multiple of this, as keys are when a store is filled: the same bits in any batch."""
@@ -136,6 +139,8 @@ class _Passes:
         only_keys: bool = False,
     ) -> None:
         """Read all inputs, one per core at a time, and search where there are keys."""
+        from silo.lm.scoring import score_rows
+
         key = encoder.key if encoder is not None else None
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
         length = min(-(-longest // _STEP) * _STEP, model.context)
@@ -156,6 +161,8 @@ class _Passes:
             self._advance(stage, at + len(batch), len(inputs))
 
     def _row(self, window: Window, before: InContext) -> Row:
+        from silo.lm.scoring import Row
+
         tokens = np.concatenate([before.tokens, self._text[window.start : window.until]])
         return Row(tokens, len(before.tokens) + window.targets.start - window.start)
 

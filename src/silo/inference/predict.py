@@ -7,24 +7,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.context import ContextProvider, InContext, RicContext
+from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.decoder import Decoder, DecoderOutput
-from silo.lm.model import LanguageModel
 from silo.lm.windows import Windows
-from silo.pairing import KeyEncoder, find_key_encoder, open_store
+from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.decoder import Decoder, DecoderOutput
+    from silo.lm.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,24 +99,31 @@ def open_predictor(
     policy: Policy = EVERYTHING,
     encoder: str | Path | None = None,
     context: Callable[[LanguageModel], ContextProvider] | None = None,
+    guard: int | None = None,
     threads: int | None = None,
     verify: bool = False,
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
-    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `verify`
-    is as for `LanguageModel.open`.
+    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `guard` is
+    what the stores must be fit for; `verify` is as for `LanguageModel.open`. What is wrong with any of that is said
+    before the network is loaded.
     """
-    language_model = LanguageModel.open(Path(model), threads=threads, verify=verify)
     open_stores = [open_store(Path(path)) for path in stores]
+    require_fit(Path(model), open_stores)
     offered = {search for store in open_stores for search in store.config.searches}
     wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})
     if wanted and not open_stores:
         raise SiloError("usage", f"the method {'+'.join(sorted(wanted))} needs a store", "give one with --store")
-    for store in open_stores:
-        if store.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
-            raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
     chosen = settings(wanted) if callable(settings) else settings or Settings()
+    if guard is not None:
+        Guard(guard).check(open_stores)
+    if "knn" in wanted:
+        locate_key_encoder(Path(model), open_stores, encoder)
+
+    from silo.lm.model import LanguageModel
+
+    language_model = LanguageModel.open(Path(model), threads=threads, verify=verify)
     provider: ContextProvider | None = None
     if "ric" in wanted:
         ric = RicContext(language_model.context, chosen.ric, language_model.tokenizer)
@@ -141,6 +151,8 @@ class Reader:
 
     @cached_property
     def _key_decoder(self) -> Decoder:
+        from silo.lm.decoder import Decoder
+
         encoder = self._predictor.encoder
         assert encoder is not None
         return Decoder(encoder.model, encoder.key)
@@ -175,6 +187,8 @@ class Reader:
         self, prefix: NDArray[np.int64], retriever: Retriever | None
     ) -> tuple[list[InContext], list[DecoderOutput]]:
         """One pass for each thing that is put before the text."""
+        from silo.lm.decoder import Decoder
+
         predictor = self._predictor
         if predictor.context is None or retriever is None:
             context, start = [InContext()], predictor.windows.at(len(prefix)).start

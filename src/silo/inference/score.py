@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from silo.inference.mix import Floats, mixed
 from silo.inference.observe import observe
 from silo.inference.predict import Predictor
-from silo.lm.scoring import Score
 from silo.progress import Advance
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.scoring import Score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +32,8 @@ class Scored:
     @property
     def total(self) -> Score:
         """Over all tokens that count."""
+        from silo.lm.scoring import Score
+
         return Score(float(self.logs[self.counted].sum()), int(self.counted.sum()), self.text.bytes)
 
     @property

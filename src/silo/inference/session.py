@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silo.inference.answer import Answer
 from silo.inference.context import ContextProvider
-from silo.inference.generate import GenerateOptions, Sampling, Step, generate
-from silo.inference.guard import Guard
+from silo.inference.generate import GenerateOptions, Step, generate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
-from silo.lm.model import LanguageModel
 from silo.store.policy import Policy
 from silo.store.usage import Share
 from silo.text.stream import merged_stream
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
 
 
 class Session:
@@ -25,24 +26,14 @@ class Session:
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
 
-    def generate(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop: Iterable[str] = (),
-        guard: int | None = None,
-        neighbours: int = 0,
-    ) -> Iterator[Step]:
-        """The steps of a continuation, one by one; wrong values are refused before the first."""
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        options = GenerateOptions(max_tokens, sampling, stops, None if guard is None else Guard(guard), neighbours)
-        return generate(self.predictor, prompt, options)
+    def generate(self, prompt: str, **options: Any) -> Iterator[Step]:
+        """The steps of a continuation, one by one; options as for `GenerateOptions.of`, refused before the first."""
+        return generate(self.predictor, prompt, GenerateOptions.of(**options))
+
+    @staticmethod
+    def check(**options: Any) -> None:
+        """Refuse wrong options of `generate`, for those who would rather know before a model is opened."""
+        GenerateOptions.of(**options)
 
     def answer(self, prompt: str, *, ledger: bool = False, **options: Any) -> Answer:
         """A whole continuation with its credits and notices; options as for `generate`."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 from silo.files import read_marked, write_marked
 from silo.inference.gates import Floats, Gate, log_counts, log_nodes
 from silo.store.view import PROBES
@@ -81,6 +81,12 @@ class Settings:
         _require(self.tau > 0 and np.isfinite(self.tau), "tau is a positive number")
         _require(isinstance(self.probes, int) and self.probes >= 1, "at least one list is probed")
         _require(0 < self.skip <= 1, "skip is a probability")
+
+    @staticmethod
+    def path(home: Path, name: str) -> Path:
+        """Where settings of that name are kept, if it is one that a file can have."""
+        _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
+        return home / FOLDER / f"{name}.json"
 
     def with_values(self, **values: Any) -> Settings:
         """These settings with some replaced; None leaves a value as it is, `lam` is a fixed lambda."""
@@ -148,13 +154,16 @@ def parse_method(text: str) -> frozenset[str]:
     """`lm`, or some of knn, ngram and ric joined by +."""
     names = frozenset(text.split("+")) if text != "lm" else frozenset[str]()
     if unknown := names - set(METHODS):
-        raise SiloError("usage", f"there is no method '{min(unknown)}'", "use lm, or knn, ngram and ric joined by +")
+        hint = " ".join(
+            filter(None, [did_you_mean(min(unknown), METHODS), "use lm, or knn, ngram and ric joined by +"])
+        )
+        raise SiloError("usage", f"there is no method '{min(unknown)}'", hint)
     return names
 
 
 def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origin: Mapping[str, Any]) -> Path:
     """Keep the settings of some methods under a name; earlier ones of that name are replaced."""
-    path = _path(home, name)
+    path = Settings.path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     methods = {method: chosen.as_json() for method, chosen in settings.items()}
     write_marked(path, {"format": FORMAT, "methods": methods, "origin": dict(origin)})
@@ -163,10 +172,10 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
 
 def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
     """The settings of that name for a method; ric adds nothing to what is tuned."""
-    path = _path(home, name)
+    path = Settings.path(home, name)
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.json"))
-        hint = f"known are {', '.join(known)}" if known else "make some with `silo store tune`"
+        hint = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "")
         raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
     wanted = "+".join(part for part in ("knn", "ngram") if part in method)
     try:
@@ -178,11 +187,6 @@ def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
         return Settings.from_json(content["methods"][wanted])
     except (KeyError, TypeError, ValueError) as error:
         raise SiloError("settings-invalid", f"{path}: {error}") from None
-
-
-def _path(home: Path, name: str) -> Path:
-    _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
-    return home / FOLDER / f"{name}.json"
 
 
 def _require(holds: bool, message: str) -> None:

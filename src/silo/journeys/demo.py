@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from silo.lm.audit import verify_model
 from silo.lm.codec import learn_codec
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
-from silo.progress import Advance
+from silo.progress import Advance, Talk
 from silo.recipe import CorpusRecipe, SourceRecipe, TrainRecipe
 from silo.records import Document, Tier
 from silo.search.knn.codec import CodecSettings
@@ -46,8 +46,6 @@ EXCLUDED = ("torch", "transformers", "sympy", "numpy", "matplotlib", "mypy", "fo
 
 _EXCERPT = 4_000
 """Characters of a held-out file that are scored, so that many files have a part in a figure."""
-
-Talk = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ class _Demo:
                 learning_rate=2e-3,
                 checkpoint_every=200_000,
             )
-            train(recipe, place, base=self._home, advance=self._advance)
+            train(recipe, place, base=self._home, talk=self._talk, advance=self._advance)
         if name == "demo" and not (place / "codec").exists():
             settings = CodecSettings(lists=sizes.codec_lists)
             learn_codec(place, corpus, settings, keys=sizes.codec_keys, advance=self._advance)

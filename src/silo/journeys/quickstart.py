@@ -10,28 +10,31 @@ import glob
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.files import read_json, remove_tree
+from silo.files import nearest_path, read_json, remove_tree
 from silo.inference.context import InContext
 from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import Retriever
 from silo.inference.session import Session, open_session
 from silo.inference.settings import Settings
-from silo.lm.manifest import CODEC_FOLDER
-from silo.lm.model import LanguageModel
+from silo.lm.manifest import CODEC_FOLDER, require_model
 from silo.lm.tokenizer import FILE
 from silo.lm.windows import Window, Windows
 from silo.pairing import create_store, open_store
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Quarantined
-from silo.sources import Tally, read_documents
+from silo.sources import Tally, plan, read_documents
 from silo.store.add import Added
 from silo.store.store import Store
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
 
 Tokens = NDArray[np.int64]
 
@@ -65,17 +68,20 @@ def fill_from_folder(
     matches and passages, which need none. `passage_tokens` is for a new store; `tally` is told what was skipped.
     """
     if not folder.is_dir():
-        raise SiloError("input-missing", f"there is no folder {folder}")
+        raise SiloError("input-missing", f"there is no folder {folder}", nearest_path(folder))
+    source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
+    plan(source, folder)
+    require_model(model)
     searches = ("knn", "ngram", "bm25") if (model / CODEC_FOLDER).is_dir() else ("ngram", "bm25")
     fresh = not (place / "data").exists()
     if fresh:
         store = create_store(place, model, searches=searches, passage_tokens=passage_tokens)
     else:
         store = open_store(place, model, encoding=True)
-    source = SourceRecipe("folder", (glob.escape(str(folder.absolute())),), owner=owner, license=license)
     unreadable: list[Quarantined] = []
     try:
-        added = store.add(read_documents(source, folder, unreadable, tally=tally), advance=advance)
+        documents = read_documents(source, folder, unreadable, tally=tally, advance=advance)
+        added = store.add(documents, advance=advance)
     finally:
         empty = fresh and next(store.documents(), None) is None
         store.close()

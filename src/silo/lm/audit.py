@@ -9,6 +9,7 @@ manifest names the SHA-256 of every file, the list of documents among them, so w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
-from silo.errors import ExitStatus, SiloError
+from silo.errors import ExitStatus, SiloError, did_you_mean
 from silo.files import MANIFEST, read_json, read_manifest, write_json
 from silo.lm.firewall import (
     DOCUMENTS,
@@ -29,9 +30,9 @@ from silo.lm.firewall import (
     parts_shaped,
     what_it_shaped,
 )
-from silo.lm.manifest import model_fingerprint, open_manifest, verify_files
+from silo.lm.manifest import is_in_between, model_fingerprint, open_manifest, verify_files
 from silo.lm.tokenizer import model_origin
-from silo.records import Document
+from silo.records import Document, is_document_id
 from silo.signing import decode, encode, load_or_make_key, parse_public_key, public_bytes, sign, signature_fits
 from silo.text.normalise import normalise, text_hash
 from silo.text.sketch import Sketches, chance_to_miss
@@ -166,16 +167,61 @@ def _find_doubt(manifest: dict[str, Any], rows: NDArray[np.void], sketches: Sket
     return ""
 
 
-def saw_document(model: Path, document_id: str, *, corpus: Corpus | None = None) -> Sighting:
-    """Did a document shape the model, under its id or, where a corpus has its text, under another?"""
+def saw_document(model: Path, name: str, *, corpus: Corpus | None = None) -> Sighting:
+    """Did a document shape the model, under its id or, where a corpus has its text, under another?
+
+    `name` is silo's id, or with a corpus the id that its record had.
+    """
     if DOCUMENTS not in open_manifest(model)["files"]:
         return Sighting("unknown", reason=_NO_LIST)
-    if shaped := what_it_shaped(model, document_id):
-        return Sighting("seen", tuple(shaped), (document_id,), 1.0)
-    for document in corpus.documents() if corpus else ():
-        if document.id == document_id:
-            return saw_text(model, document.text)
-    return Sighting("unknown", reason="no document of this id is listed; its text may be, under another: ask with it")
+    document = None
+    if corpus and not is_document_id(name):
+        document = _find_document(corpus, name)
+        name = document.id
+    if shaped := what_it_shaped(model, name):
+        return Sighting("seen", tuple(shaped), (name,), 1.0)
+    if corpus and document is None:
+        document = next((item for item in corpus.documents() if item.id == name), None)
+    if document:
+        return saw_text(model, document.text)
+    nowhere = "neither the model nor the corpus has" if corpus else "the model does not list"
+    return Sighting(
+        "unknown", reason=f"{nowhere} a document of this id; its text may be listed under another: ask with it"
+    )
+
+
+def _find_document(corpus: Corpus, name: str) -> Document:
+    """The document whose record had an id."""
+    names: set[str] = set()
+    for document in corpus.documents():
+        if name == document.external_id:
+            return document
+        names.add(document.external_id)
+    message = f"no document of {corpus.root} has the id '{name}'"
+    raise SiloError("nothing-selected", message, did_you_mean(name, names) or "silo's ids have 32 digits of 0 to f")
+
+
+def ask_models(folder: Path, names: Iterable[str], marks: Iterable[bytes]) -> list[tuple[str, str, bool]]:
+    """Name and fingerprint of every model of a folder that can say so, and whether it lists one of some documents.
+
+    Documents are named by their ids, texts by their hashes: a text may be listed under another id. A model that is
+    damaged, or that cannot say no since nobody knows what it was trained on, is left out unless it lists one.
+    """
+    ids, texts = {bytes.fromhex(name) for name in names}, set(marks)
+    found = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (place / MANIFEST).exists() and (place / DOCUMENTS).exists() and not is_in_between(place):
+            found += _ask_model(place, ids, texts)
+    return found
+
+
+def _ask_model(place: Path, ids: set[bytes], texts: set[bytes]) -> list[tuple[str, str, bool]]:
+    try:
+        manifest, rows = open_manifest(place), load_seen(place)
+    except SiloError:  # a damaged model cannot say no, and must not keep a document from being erased
+        return []
+    listed = not ids.isdisjoint(rows["id"].tolist()) or not texts.isdisjoint(rows["text"].tolist())
+    return [(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []
 
 
 def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:

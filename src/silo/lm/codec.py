@@ -32,6 +32,7 @@ from silo.lm.firewall import (
     SKETCHES,
     Permit,
     checked_documents,
+    codec_permit,
     load_seen,
     load_sketches,
     merge_seen,
@@ -103,7 +104,7 @@ def _permitted_keys(
     model: LanguageModel, corpus: Corpus, key: Key, wanted: int, advance: Advance
 ) -> tuple[Keys, list[_Sampled]]:
     """Keys of text that may shape a codec for this model; the corpus must be what its manifest says."""
-    permit = Permit.for_codec(open_manifest(model.root))
+    permit = codec_permit(model.root, corpus)
     corpus.verify()
     return _sample_keys(DocumentEncoder(model, key), corpus, permit, wanted, advance)
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
 from silo.corpus.shards import Shard
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 from silo.files import MANIFEST
-from silo.lm.manifest import open_manifest
-from silo.records import Document, Evidence, Right, Rights, Tier
+from silo.lm.manifest import open_manifest, require_model
+from silo.records import Document, Evidence, Right, Rights, Tier, is_document_id
 from silo.rights import resolve
 from silo.text.sketch import Sketches
 
@@ -69,7 +69,8 @@ def _tier(name: str) -> Tier:
     try:
         return Tier(name)
     except ValueError:
-        raise SiloError("recipe-value", f"tiers: '{name}' is not one of {', '.join(Tier)}") from None
+        message = f"tiers: '{name}' is not one of {', '.join(Tier)}"
+        raise SiloError("recipe-value", message, did_you_mean(name, Tier)) from None
 
 
 def permitted_shards(corpus: Corpus, permit: Permit) -> list[Shard]:
@@ -78,6 +79,14 @@ def permitted_shards(corpus: Corpus, permit: Permit) -> list[Shard]:
     if not shards:
         raise SiloError("input-empty", f"{corpus.root} has no document of the tiers {', '.join(sorted(permit.tiers))}")
     return shards
+
+
+def codec_permit(model: Path, corpus: Corpus) -> Permit:
+    """What of a corpus may shape the codec of a model; refused if that is nothing. No network is loaded."""
+    require_model(model)
+    permit = Permit.for_codec(open_manifest(model))
+    permitted_shards(corpus, permit)
+    return permit
 
 
 def checked_documents(shard: Shard, permit: Permit, opted_out: frozenset[str]) -> Iterator[Document | None]:
@@ -197,14 +206,11 @@ def _read_listed(model: Path, name: str) -> bytes | None:
 
 def what_it_shaped(model: Path, document_id: str) -> list[str]:
     """Which parts a document of this id shaped, none if the model does not list it."""
-    try:
-        mark = bytes.fromhex(document_id)
-    except ValueError:
-        mark = b""
-    if len(mark) != 16:
-        raise SiloError("usage", f"a document id is 32 hex digits, not {document_id!r}")
+    if not is_document_id(document_id):
+        hint = "the id of a record needs the --corpus that has it"
+        raise SiloError("usage", f"silo's id of a document has 32 digits of 0 to f: {document_id!r} is none", hint)
     rows = load_seen(model)
-    return parts_shaped(rows[rows["id"] == np.void(mark)])
+    return parts_shaped(rows[rows["id"] == np.void(bytes.fromhex(document_id))])
 
 
 def parts_shaped(rows: NDArray[np.void]) -> list[str]:

@@ -23,14 +23,17 @@ from silo.files import (
     file_sha256,
     fingerprint,
     locked_directory,
+    nearest_path,
     read_manifest,
     remove_tree,
 )
 from silo.lm.checksums import checksums
+from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 Key = Literal["final", "ffn"]
 
 FORMAT = "silo-model-1"
+TOKENIZER = "tokenizer.json"
 UNVERIFIED = {"format": FORMAT, "origin": "imported, unverified", "training_data": "unknown"}
 """The manifest of a Hugging Face directory that silo did not write."""
 
@@ -41,7 +44,7 @@ _GROWING, _REPLACED, _REPLACED_ONCE = ".saving", ".replaced", ".old"
 """Endings of the new and the old one of two directories; `.old` is of earlier versions and never removed."""
 
 _WEIGHTS = ".safetensors"
-_FUNCTION = ("config.json", "tokenizer.json")
+_FUNCTION = ("config.json", TOKENIZER)
 _LOADED = (*_FUNCTION, "tokenizer_config.json", "generation_config.json")
 
 
@@ -51,10 +54,22 @@ def model_fingerprint(manifest: Mapping[str, Any]) -> str:
     return fingerprint(files)
 
 
+def keys_fingerprint(manifest: Mapping[str, Any], key: Key) -> str:
+    """Names a model and the kind of key that it gives; the model alone for `final`."""
+    model = model_fingerprint(manifest)
+    return model if key == "final" else fingerprint({"model": model, "key": key})
+
+
+def read_key(root: Path) -> tuple[Key, str]:
+    """The kind of key that stores made with a model directory have, and the fingerprint of the two together."""
+    key = codec_key(root)
+    return key, keys_fingerprint(open_manifest(root), key)
+
+
 def open_manifest(root: Path) -> dict[str, Any]:
     """The manifest of a model directory; one is made up for a Hugging Face directory that has none."""
     if not recover_model(root):
-        raise SiloError("input-missing", f"there is no directory {root}")
+        raise SiloError("input-missing", f"there is no directory {root}", nearest_path(root))
     if not (root / MANIFEST).exists():
         require_safetensors(root)
         return {**UNVERIFIED, "files": checksums(root, _file_names(root))}
@@ -64,6 +79,24 @@ def open_manifest(root: Path) -> dict[str, Any]:
     if not isinstance(manifest.get("files"), dict):
         raise SiloError("model-damaged", f"{root / MANIFEST} names no files")
     return manifest
+
+
+def require_model(root: Path) -> None:
+    """Refuse what is no model directory; nothing is read that takes time."""
+    if not recover_model(root):
+        raise SiloError("input-missing", f"there is no directory {root}", nearest_path(root))
+    if (root / MANIFEST).exists():
+        open_manifest(root)
+    else:
+        require_safetensors(root)
+    if not (root / TOKENIZER).is_file():
+        raise SiloError("not-a-model", f"{root} has no {TOKENIZER}", "import the model with --tokenizer tokenizer.json")
+
+
+def open_tokenizer(root: Path) -> Tokenizer:
+    """The tokenizer of a model directory, with which text can be read before the network is loaded."""
+    require_model(root)
+    return load_tokenizer(str(root / TOKENIZER))
 
 
 def growing_place(root: Path) -> Path:

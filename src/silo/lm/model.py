@@ -27,6 +27,7 @@ from silo.errors import SiloError
 from silo.files import (
     commit,
     disk_errors,
+    locked_directory,
     remove_tree,
     sync_file,
     write_json,
@@ -40,6 +41,8 @@ from silo.lm.manifest import (
     growing_place,
     model_fingerprint,
     open_manifest,
+    open_tokenizer,
+    replace_model,
     verify_network,
 )
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
@@ -104,11 +107,11 @@ class LanguageModel:
         `threads` sets torch's threads for the whole process. `verify` reads every byte of the weights even if they
         were compared before and the file system says that they have not changed since.
         """
+        tokenizer = open_tokenizer(root)
         manifest = open_manifest(root)
         verify_network(root, manifest, again=verify)
         if threads:
             torch.set_num_threads(threads)
-        tokenizer = _open_tokenizer(root)
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
@@ -237,12 +240,6 @@ class LanguageModel:
         return model_fingerprint(self.manifest)
 
 
-def _open_tokenizer(root: Path) -> Tokenizer:
-    if not (root / FILE).is_file():
-        raise SiloError("not-a-model", f"{root} has no {FILE}", "import the model with --tokenizer tokenizer.json")
-    return load_tokenizer(str(root))
-
-
 def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:
     """The causal network of a Hugging Face directory, whole or not at all; its own number format unless one is given.
 
@@ -355,12 +352,14 @@ def save_model(
     manifest: Mapping[str, Any],
     *,
     extra: Mapping[str, bytes] | None = None,
+    replace: bool = False,
 ) -> str:
     """Write a model directory, whole or not at all, and return its manifest's fingerprint.
 
-    `manifest` says where the model comes from; `extra` are more files to lie, and be checked, beside the weights.
+    `manifest` says where the model comes from; `extra` are more files to lie, and be checked, beside the weights. With
+    `replace` a model that is there stays until this one is whole.
     """
-    if out.exists():
+    if out.exists() and not replace:
         raise SiloError("out-exists", f"{out} is already there")
     folder = growing_place(out)
     remove_tree(folder)
@@ -374,7 +373,11 @@ def save_model(
     for name in files:
         sync_file(folder / name)
     mark = write_manifest(folder, {**manifest, "format": FORMAT, "files": files})
-    commit(folder, out)
+    if out.exists():
+        with locked_directory(folder):
+            replace_model(out)
+    else:
+        commit(folder, out)
     return mark
 
 

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from silo.errors import SiloError
+from silo.lm.training.presets import PRESETS as PRESETS
+from silo.lm.training.presets import Preset as Preset
+from silo.lm.training.presets import find_preset as find_preset
 
 _STD = 0.02
 _RESIDUAL_OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 _FAST_BF16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """The shape of a network. `vocabulary` is what a tokenizer for it should have; rows are padded to a multiple."""
-
-    name: str
-    width: int
-    layers: int
-    heads: int
-    feed_forward: int
-    vocabulary: int
-    context: int
-    tied: bool
-    vocabulary_multiple: int = 1
-
-
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("demo", 256, 4, 4, 576, vocabulary=8192, context=1024, tied=True),
-        Preset("demo-deep", 192, 8, 3, 384, vocabulary=8192, context=1024, tied=True),
-        Preset("demo-wide", 320, 2, 5, 896, vocabulary=8192, context=1024, tied=True),
-        Preset("small", 384, 6, 6, 1024, vocabulary=16384, context=1024, tied=True),
-        Preset("160m", 768, 12, 12, 2048, vocabulary=50277, context=2048, tied=False, vocabulary_multiple=256),
-        Preset("1.3b", 2048, 24, 16, 5632, vocabulary=50277, context=2048, tied=False, vocabulary_multiple=256),
-    )
-}
-"""`1.3b` is the paper's network (Section 4.1): GPT-NeoX's 50,277 tokens padded to 50,432 rows.
-
-`demo-deep` and `demo-wide` cost about as many multiplications a token as `demo`.
-"""
-
-
-def find_preset(name: str) -> Preset:
-    """The preset of that name."""
-    if name not in PRESETS:
-        raise SiloError("recipe-value", f"there is no preset '{name}': choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
 
 
 def make_config(preset: Preset, *, vocabulary: int, begin: int, context: int | None = None) -> LlamaConfig:

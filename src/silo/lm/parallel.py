@@ -10,19 +10,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def core_count() -> int:
     """How many cores this thread may use."""
+    import torch  # whoever asks has loaded it; those who only might ask have not
+
     return torch.get_num_threads()
 
 
 def map_on_cores(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """The results of all items, in their order, as many at a time as this thread may use cores; one item gets all."""
+    import torch
+
     count = core_count()
     if count == 1 or len(items) == 1:
         return [work(item) for item in items]

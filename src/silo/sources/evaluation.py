@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from silo.errors import SiloError
+from silo.files import nearest_path
 from silo.recipe import Limits
 from silo.sources.reader.bytes import read_file_lines
 from silo.text.masks import is_mostly_masked
@@ -32,7 +33,7 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
     """Every record of an evaluation file; a plain text file is one record."""
     limits = limits or Limits()
     if not path.is_file():
-        raise SiloError("input-missing", f"there is no evaluation file at {path}")
+        raise SiloError("input-missing", f"there is no evaluation file at {path}", nearest_path(path))
     if path.suffix in (".txt", ".md"):
         yield EvaluationRecord(path.name, _plain_name(path), _read_plain_text(path))
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
+from silo.progress import Advance
 from silo.recipe import Limits, PiiRecipe, SourceRecipe
 from silo.records import Candidate, Document, Quarantined, Right
 from silo.sources.distributions import plan_distributions, read_distribution
@@ -16,7 +17,7 @@ from silo.sources.gutenberg import read_gutenberg
 from silo.sources.hub import plan_hub, read_hub
 from silo.sources.mbox import read_mbox
 from silo.sources.reader.judge import judge
-from silo.sources.reader.plan import SourcePart, plan_files
+from silo.sources.reader.plan import SourcePart, packing, plan_files
 from silo.sources.reader.skipped import Skipped, skipped_facts
 from silo.sources.recordfiles import read_records
 from silo.sources.tree import plan_tree, read_tree
@@ -73,21 +74,29 @@ def read_documents(
     limits: Limits | None = None,
     pii: PiiRecipe | None = None,
     tally: Tally | None = None,
+    advance: Advance = lambda *_: None,
 ) -> Iterator[Document]:
     """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
     tally = tally or Tally()
     masks = pii or PiiRecipe()
     check_kinds(masks.mask)
     deny = tuple(map(Right, source.deny))
-    for part in plan(source, base):
+    parts = plan(source, base)
+    total, before = sum(part.bytes for part in parts), 0
+    for part in parts:
+        text_bytes = 0
         tally.skipped += part.skipped
         for item in read(part, limits or Limits()):
             if isinstance(item, Candidate):
                 tally.derived_ids += item.id_is_derived
+                text_bytes += len(item.text)
+                advance("read", before + min(part.bytes, int(text_bytes / packing(part))), total)
                 document = judge(item, deny)
                 yield replace(document, text=mask_personal_data(document.text, masks.kinds(document.domain))[0])
             else:
                 unreadable.append(item)
+        before += part.bytes
+    advance("read", total, total)
 
 
 def _kind(name: str) -> _Kind:

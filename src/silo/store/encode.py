@@ -21,7 +21,8 @@ Keys = NDArray[np.float32]
 Quantise = Callable[[Keys, Callable[[Keys, Keys], Keys]], tuple[NDArray[Any], ...]]
 """Makes arrays of keys, one row for each, with the help of a matrix product."""
 
-_BATCH_TOKENS = 1 << 15
+_FIRST_TOKENS, _BATCH_TOKENS = 1 << 11, 1 << 15
+"""Batches grow to this size from a small one, after which one knows how long the rest will take."""
 
 
 class Encoder(Protocol):
@@ -54,14 +55,14 @@ class DocumentPipeline:
         begin = np.array([tokenizer.begin], dtype=np.uint32)
         ready: list[EncodedDocument] = []
         batch: list[tuple[SpooledDocument, Ids]] = []
-        size = 0
+        size, most = 0, _FIRST_TOKENS
         for item in documents:
             (ids,) = tokenizer.encode([json.loads(unpack(item.record))["text"]])
             batch.append((item, np.concatenate([begin, ids])))
             size += len(ids)
-            if size >= _BATCH_TOKENS:
+            if size >= most:
                 ready += self._encode_batch(batch, note)
-                batch, size = [], 0
+                batch, size, most = [], 0, min(2 * most, _BATCH_TOKENS)
         return ready + self._encode_batch(batch, note)
 
     def _encode_batch(

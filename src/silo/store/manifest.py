@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
 from silo.files import (
     disk_errors,
     fingerprint,
@@ -83,7 +83,8 @@ def chosen_searches(names: Iterable[str]) -> tuple[str, ...]:
     """Some of the searches, in a fixed order."""
     wanted = set(names)
     if not wanted or wanted - set(SEARCHES):
-        raise SiloError("usage", f"searches are {', '.join(SEARCHES)}, not '{', '.join(sorted(wanted))}'")
+        hint = did_you_mean(min(wanted - set(SEARCHES), default=""), SEARCHES)
+        raise SiloError("usage", f"searches are {', '.join(SEARCHES)}, not '{', '.join(sorted(wanted))}'", hint)
     return tuple(name for name in SEARCHES if name in wanted)
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from silo.errors import SiloError
+from silo.errors import SiloError, nearest_names
+from silo.records import is_document_id
 from silo.store.bucket import NAMED, Bucket, external_id_hash
 from silo.store.policy.conditions import Among, Mask
 
 _ID, _EXTERNAL = "id:", "external:"
-_OFFERED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Selector:
     query: str = ""
 
     def __post_init__(self) -> None:
-        if self.document.startswith(_ID) and not _is_id(self.document.removeprefix(_ID)):
+        if self.document.startswith(_ID) and not is_document_id(self.document.removeprefix(_ID)):
             message = f"{self.document!r} is not silo's id of a document, which has 32 digits of 0 to f"
             raise SiloError("usage", message, f"a record's own id is spelled {_EXTERNAL}{self.document}")
 
@@ -42,7 +41,7 @@ class Selector:
 
     def require_one_meaning(self, buckets: Sequence[Bucket]) -> None:
         """Refuse a plain name that is silo's id of one document and the own id of another one's record."""
-        if not _is_id(self.document):
+        if not is_document_id(self.document):
             return
         with_id = any(bucket.find(bytes.fromhex(self.document)) >= 0 for bucket in buckets)
         others = {
@@ -71,31 +70,18 @@ class Selector:
         for column in NAMED:
             if wanted := getattr(self, column):
                 known = {name for bucket in buckets for name in bucket.names[column]}
-                near += [f"{column} '{name}'" for name in _alike(wanted, known)]
-        if self.document and not _is_id(self.document.removeprefix(_ID)):
+                near += [f"{column} '{name}'" for name in nearest_names(wanted, known)]
+        if self.document and not is_document_id(self.document.removeprefix(_ID)):
             known = {bucket.external_id(row) for bucket in buckets for row in range(len(bucket))}
-            near += [f"document '{name}'" for name in _alike(self.document.removeprefix(_EXTERNAL), known)]
+            near += [f"document '{name}'" for name in nearest_names(self.document.removeprefix(_EXTERNAL), known)]
         return near
-
-
-def _alike(wanted: str, known: set[str]) -> list[str]:
-    folded = wanted.casefold()
-    same = sorted(name for name in known - {wanted} if name.casefold() == folded)
-    if same:
-        return same[:_OFFERED]
-    inside = sorted((name for name in known if name and (folded in name.casefold())), key=len)
-    return inside[:_OFFERED] or difflib.get_close_matches(wanted, sorted(known - {wanted}), n=_OFFERED)
-
-
-def _is_id(name: str) -> bool:
-    return len(name) == 32 and set(name) <= set("0123456789abcdef")
 
 
 def _named(bucket: Bucket, name: str) -> Mask:
     """Which documents a name means, in either spelling or plain."""
     mask = np.zeros(len(bucket), dtype=np.bool_)
     internal = name.removeprefix(_ID)
-    if _is_id(internal) and (row := bucket.find(bytes.fromhex(internal))) >= 0:
+    if is_document_id(internal) and (row := bucket.find(bytes.fromhex(internal))) >= 0:
         mask[row] = True
     if not name.startswith(_ID):
         mask[_own_rows(bucket, name.removeprefix(_EXTERNAL))] = True

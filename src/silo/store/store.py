@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
-from silo.files import commit, disk_errors, exclusive, is_held, remove_file, remove_tree, write_atomic
+from silo.files import commit, disk_errors, exclusive, is_held, nearest_path, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
 from silo.records import Document, document_id
 from silo.store.add import Added, Note, add_documents
@@ -138,11 +138,8 @@ class Store:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> Store:
         """Make an empty store; `tokenizer_file` is the encoder's, none for raw bytes."""
-        chosen = chosen_searches(searches)
-        if root.exists() and any(root.iterdir()):
-            raise SiloError("out-exists", f"{root} is not empty", "choose another path")
-        if "knn" in chosen and codec is None:
-            raise SiloError("codec-invalid", "token search needs the model's codec", "run `silo lm codec MODEL` first")
+        chosen = cls.require_room(root, searches)
+        cls.require_codec(chosen, codec)
         length = passage_tokens or max(2, min(encoder.context // 2, _PASSAGE_TOKENS))
         knn, bm25 = "knn" in chosen, "bm25" in chosen
         config = StoreConfig(
@@ -170,6 +167,20 @@ class Store:
         commit(fresh.root, root)
         return cls.open(root, encoder)
 
+    @staticmethod
+    def require_room(root: Path, searches: Iterable[str]) -> tuple[str, ...]:
+        """The searches of a new store, which must be known ones; nothing may be at its place yet."""
+        chosen = chosen_searches(searches)
+        if root.is_file() or (root.is_dir() and any(root.iterdir())):
+            raise SiloError("out-exists", f"{root} is not empty", "choose another path")
+        return chosen
+
+    @staticmethod
+    def require_codec(searches: Iterable[str], codec: Codec | None) -> None:
+        """Token search needs a codec."""
+        if "knn" in searches and codec is None:
+            raise SiloError("codec-invalid", "token search needs the model's codec", "run `silo lm codec MODEL` first")
+
     @classmethod
     def open(
         cls,
@@ -186,7 +197,7 @@ class Store:
         """
         paths = StorePaths(root)
         if not paths.manifest.is_file():
-            raise SiloError("not-a-store", f"{root} is not a store")
+            raise SiloError("not-a-store", f"{root} is not a store", "" if root.exists() else nearest_path(root))
         config = read_generation(paths).config
         tokenizer = load_tokenizer(str(paths.tokenizer) if paths.tokenizer.exists() else None)
         _require_same("tokenizer", tokenizer.fingerprint, config.tokenizer)
@@ -211,10 +222,14 @@ class Store:
 
     def use(self, encoder: Encoder) -> None:
         """Take a model for adding documents; another one than the store was made with is refused."""
-        _require_same("tokenizer", encoder.tokenizer.fingerprint, self.config.tokenizer)
-        if self.config.model:
-            _require_same("model", encoder.fingerprint, self.config.model)
+        self.require_model(encoder.tokenizer, encoder.fingerprint)
         self.encoder = encoder
+
+    def require_model(self, tokenizer: Tokenizer, fingerprint: str) -> None:
+        """Refuse a model, known by its tokenizer and the fingerprint of its keys, that the store was not made with."""
+        _require_same("tokenizer", tokenizer.fingerprint, self.config.tokenizer)
+        if self.config.model:
+            _require_same("model", fingerprint, self.config.model)
 
     def recover(self) -> None:
         """Finish what a crash left unfinished; somebody else who is writing does it otherwise.

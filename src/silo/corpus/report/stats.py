@@ -19,7 +19,8 @@ from typing import Any
 
 from silo.corpus.corpus import Corpus
 from silo.corpus.weights import SETS, set_tokens
-from silo.errors import SiloError
+from silo.errors import SiloError, did_you_mean
+from silo.files import nearest_path
 from silo.records import Tier
 
 COLUMNS = ("tier", "domain", "source", "license")
@@ -216,7 +217,8 @@ def load_reference(name_or_path: str | Path) -> Reference:
     if path.is_dir():
         return _corpus_reference(path)
     if not path.is_file():
-        raise SiloError("input-missing", f"the reference '{path}' is neither a path nor one of: {', '.join(known)}")
+        message = f"the reference '{path}' is neither a path nor one of: {', '.join(known)}"
+        raise SiloError("input-missing", message, did_you_mean(str(path), known) or nearest_path(path))
     return Reference(path.stem, _check_reference(_parse_reference(path), path.name))
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.evaluation.tasks.task import Task
-from silo.lm.model import LanguageModel
 from silo.text.tokenizer import Ids, Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
 
 Tokens = NDArray[np.int64]
 

@@ -158,7 +158,7 @@ class Lab:
             assert self.sizes
             self.talk(f"model {place.name}: train")
             place.parent.mkdir(parents=True, exist_ok=True)
-            train(recipe, place, base=self.folder, advance=self.advance)
+            train(recipe, place, base=self.folder, talk=self.talk, advance=self.advance)
             self._keep_cell("trained", self._trained_key(recipe), _model_facts(place))
         return place
 

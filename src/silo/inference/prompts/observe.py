@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,13 @@ from silo.inference.predict import Predictor
 from silo.inference.prompts.mixture import LanguageModelPart, NeighbourPart, NgramPart, PromptObservations
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, level_column
-from silo.lm.model import LanguageModel
 from silo.lm.parallel import core_count, map_on_cores
 from silo.lm.windows import Window, Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
 
 Tokens = NDArray[np.int64]
 

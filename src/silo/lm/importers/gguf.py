@@ -24,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from silo.errors import SiloError
 from silo.lm.tokenizer import FILE, save_tokenizer
+from silo.progress import Advance
 
 Floats = NDArray[np.float32]
 
@@ -114,16 +115,16 @@ class _Reader:
         return [self.value(inner) for _ in range(count)]
 
 
-def read_gguf(path: Path) -> Gguf:
+def read_gguf(path: Path, advance: Advance = lambda *_: None) -> Gguf:
     """Read a file; whatever is wrong with it, the answer is `not-a-model`."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse(_Reader(data))
+            return _parse(_Reader(data), advance)
     except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
         raise SiloError("not-a-model", f"{path} cannot be read as GGUF: {error}"[:300]) from None
 
 
-def _parse(reader: _Reader) -> Gguf:
+def _parse(reader: _Reader, advance: Advance) -> Gguf:
     if reader.data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     reader.at = 4
@@ -134,9 +135,15 @@ def _parse(reader: _Reader) -> Gguf:
     listing = [_read_tensor(reader) for _ in range(tensors)]
     alignment = max(1, int(facts.get("general.alignment", 32)))
     start = math.ceil(reader.at / alignment) * alignment
-    if sum(tensor.size for tensor in listing) > len(reader.data):
+    total, done = sum(tensor.size for tensor in listing), 0
+    if total > len(reader.data):
         raise ValueError("its weights take more than the file")
-    return Gguf(facts, {tensor.name: _load_weights(reader.data, start, tensor) for tensor in listing})
+    weights = {}
+    for tensor in listing:
+        weights[tensor.name] = _load_weights(reader.data, start, tensor)
+        done += tensor.size
+        advance("convert", done, total)
+    return Gguf(facts, weights)
 
 
 def _read_tensor(reader: _Reader) -> _Tensor:

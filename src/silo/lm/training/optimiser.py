@@ -7,18 +7,13 @@ from typing import Any
 
 import torch
 
-from silo.errors import SiloError
 from silo.recipe import TrainRecipe
-
-OPTIMISERS = ("adamw", "muon")
 
 
 class Optimiser:
     """One or several optimisers of torch that share a network's parameters among them, called as one."""
 
     def __init__(self, network: Any, recipe: TrainRecipe) -> None:
-        if recipe.optimiser not in OPTIMISERS:
-            raise SiloError("recipe-value", f"optimiser '{recipe.optimiser}' is not one of {', '.join(OPTIMISERS)}")
         parameters = [item for item in network.named_parameters() if item[1].requires_grad]
         inner = [item for name, item in parameters if recipe.optimiser == "muon" and _inside_a_layer(name, item)]
         moved = set(map(id, inner))

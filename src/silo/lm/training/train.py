@@ -25,7 +25,7 @@ from silo.files import exclusive, fingerprint, read_json, remove_tree, write_jso
 from silo.lm.firewall import DOCUMENTS, SKETCHES, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
-from silo.lm.network import choose_dtype, find_preset, make_network, parameter_count
+from silo.lm.network import choose_dtype, make_network, parameter_count
 from silo.lm.tokenizer import TokenizerOrigin, find_origin, train_tokenizer
 from silo.lm.training.checkpoint import State, load_checkpoint, load_weights, save_checkpoint, save_weights
 from silo.lm.training.curve import curve_json, curve_png
@@ -33,41 +33,19 @@ from silo.lm.training.data import Plan, Stream, make_plan, prepare_streams
 from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.optimiser import Optimiser, learning_rate
+from silo.lm.training.presets import find_preset
+from silo.lm.training.request import Shape, check_request, sequence_length, tokenizer_file, validation_files
 from silo.lm.training.validation import mean_losses, validation_streams
-from silo.progress import Advance
+from silo.progress import Advance, Talk, duration
 from silo.recipe import TrainRecipe
 from silo.records import Tier
-from silo.sources.reader.plan import expand
 from silo.text.sketch import Sketches
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import load_tokenizer
 
 _FORMAT = "silo-training-3"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes of a run in sequences of `length` tokens: `per_step` in an optimiser step, at most `micro` at a time."""
-
-    length: int
-    per_step: int
-    micro: int
-    steps: int
-
-    @classmethod
-    def of(cls, recipe: TrainRecipe, length: int, world: int, cores: int) -> Shape:
-        """Steps of about `batch_tokens`. A process's rows are cut into equal parts, as many for each of its cores."""
-        per_step = max(1, recipe.batch_tokens // length // world) * world
-        steps = recipe.max_tokens // (per_step * length)
-        if steps < 1:
-            raise SiloError("recipe-value", f"max_tokens is less than one step of {per_step * length:,} tokens")
-        mine = per_step // world
-        parts = cores * math.ceil(mine / cores / recipe.micro_batch)
-        return cls(length, per_step, math.ceil(mine / parts), steps)
-
-    @property
-    def step_tokens(self) -> int:
-        return self.per_step * self.length
+_MEASURED_STEPS = 2
+"""The first step waits for memory and caches, the second is like all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +58,7 @@ class _Job:
     corpus: Corpus
     group: ProcessGroup
     shape: Shape
+    talk: Talk
     advance: Advance
 
     @property
@@ -100,21 +79,25 @@ class _Data:
 
 
 def train(
-    recipe: TrainRecipe, out: Path, *, base: Path, advance: Advance = lambda *_: None, stop_after: int | None = None
+    recipe: TrainRecipe,
+    out: Path,
+    *,
+    base: Path,
+    talk: Talk = lambda _: None,
+    advance: Advance = lambda *_: None,
+    stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train a model at `out`, or go on with a run that was stopped. `stop_after` ends early after so many steps."""
+    """Train a model at `out`, or go on with a run that was stopped. `stop_after` ends early after so many steps.
+
+    `talk` is told how long it will take, as soon as two steps were measured.
+    """
     out = out.absolute()
-    if (out / "manifest.json").exists():
-        raise SiloError("out-exists", f"{out} holds a model already", "choose another --out")
-    if recipe.shard and recipe.optimiser == "muon":
-        raise SiloError("recipe-value", "muon turns whole matrices: it cannot be used with shard")
-    permit = Permit.of(recipe.tiers, reference=recipe.reference)
-    corpus = Corpus.open(base / recipe.corpus)
+    permit, corpus = check_request(recipe, out, base)
     group = ProcessGroup(shard=recipe.shard)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    shape = Shape.of(recipe, recipe.context or find_preset(recipe.preset).context, group.world_size, group.cores)
-    job = _Job(recipe, out, permit, corpus, group, shape, advance)
+    shape = Shape.of(recipe, sequence_length(recipe), group.world_size, group.cores)
+    job = _Job(recipe, out, permit, corpus, group, shape, talk, advance)
     job.building.mkdir(parents=True, exist_ok=True)
     with exclusive(job.building / f"lock-{group.rank}"):
         data = _prepare_data(job, base)
@@ -133,12 +116,12 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
     recipe, shape, corpus, group = job.recipe, job.shape, job.corpus, job.group
     with group.leader_first():
         _continue_or_restart(recipe, shape, corpus, job.building)
-    tokenizer_file, origin = _find_or_learn_tokenizer(job, base)
-    tokenizer = load_tokenizer(str(tokenizer_file))
+    file, origin = _find_or_learn_tokenizer(job, base)
+    tokenizer = load_tokenizer(str(file))
     with group.leader_first():
         workers = len(os.sched_getaffinity(0))
         folder = job.building / "tokens"
-        streams = prepare_streams(corpus, job.permit, str(tokenizer_file), folder, advance=job.advance, workers=workers)
+        streams = prepare_streams(corpus, job.permit, str(file), folder, advance=job.advance, workers=workers)
         streams = {domain: stream for domain, stream in streams.items() if domain not in recipe.exclude}
         if group.is_leader:
             corpus.verify()
@@ -151,8 +134,8 @@ def _prepare_data(job: _Job, base: Path) -> _Data:
         seed=recipe.seed,
         balance=recipe.balance,
     )
-    files = sorted({path for pattern in recipe.validation for path in expand(pattern, base)})
-    return _Data(tokenizer_file, origin, streams, plan, validation_streams(files, recipe.validation_tokens, tokenizer))
+    validation = validation_streams(validation_files(recipe, base), recipe.validation_tokens, tokenizer)
+    return _Data(file, origin, streams, plan, validation)
 
 
 def _continue_or_restart(recipe: TrainRecipe, shape: Shape, corpus: Corpus, building: Path) -> None:
@@ -173,14 +156,9 @@ def _find_or_learn_tokenizer(job: _Job, base: Path) -> tuple[Path, TokenizerOrig
     """The tokenizer of the recipe, or one learned from the permitted part of the corpus, and where it comes from."""
     recipe = job.recipe
     if recipe.tokenizer:
-        file = base / Path(recipe.tokenizer).expanduser()
-        file = file / "tokenizer.json" if file.is_dir() else file
-        if not file.is_file():
-            raise SiloError("input-missing", f"there is no tokenizer at {file}")
+        file = tokenizer_file(recipe, base)
         return file, _permitted_origin(job, find_origin(file, recipe.tokenizer_provenance))
     tiers = recipe.tokenizer_tiers or recipe.tiers
-    if beyond := set(tiers) - set(recipe.tiers):
-        raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
     folder = job.building / "tokenizer"
     with job.group.leader_first():
         if not (folder / DOCUMENTS).exists():
@@ -254,13 +232,18 @@ class _Run:
         """Steps until the end, or until patience runs out; False if `stop_after` came first."""
         job, state, steps = self.job, self.state, self.job.shape.steps
         first, begun = state.step, time.perf_counter()
+        last = begun
+        job.advance("train", first, steps)
         evaluate_every = self._count_steps(job.recipe.evaluate_every)
         checkpoint_every = self._count_steps(job.recipe.checkpoint_every)
         while state.step < steps:
             loss = self.step()
             state.losses.append([self.tokens, loss])
-            rate = (state.step - first) * job.shape.step_tokens / (time.perf_counter() - begun)
-            job.advance(f"train loss {loss:.3f} at {rate:,.0f} tokens/s", state.step, steps)
+            now = time.perf_counter()
+            if state.step - first == _MEASURED_STEPS:
+                job.talk(_forecast(job.shape, first, (now - last)))
+            last, rate = now, (state.step - first) * job.shape.step_tokens / (now - begun)
+            job.advance(f"train\tloss {loss:.3f} at {rate:,.0f} tokens/s", state.step, steps)
             if self.data.validation and (state.step % evaluate_every == 0 or state.step == steps):
                 self.validate()
                 if job.recipe.patience and state.worse >= job.recipe.patience:
@@ -375,9 +358,17 @@ class _Run:
         return Sketches.of(item for source in sources for item in source.items() if item[0] in marks)
 
 
+def _forecast(shape: Shape, first: int, seconds: float) -> str:
+    """How long a run takes from its first step on, by the time of one step."""
+    begun = f"going on after step {first:,} of {shape.steps:,}" if first else f"{shape.steps:,} steps"
+    pace = f"{shape.step_tokens / seconds:,.0f} tokens/s"
+    whole = duration(seconds * (shape.steps - first))
+    return (
+        f"training takes about {whole}: {begun}, {shape.step_tokens:,} tokens each at {pace}; validation comes on top"
+    )
+
+
 def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
     """What matrices are multiplied in; weights, gradients and moments are always float32."""
-    kinds = {"auto": choose_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
-    if recipe.dtype not in kinds:
-        raise SiloError("recipe-value", f"dtype '{recipe.dtype}' is not one of {', '.join(kinds)}")
-    return kinds[recipe.dtype]
+    dtype: torch.dtype = choose_dtype() if recipe.dtype == "auto" else getattr(torch, recipe.dtype)
+    return dtype

@@ -91,6 +91,20 @@ def _flatten(kind: type[All] | type[AnyOf], parts: Iterable[Condition]) -> Itera
             yield part
 
 
+def named_values(condition: Condition) -> Iterator[tuple[str, str]]:
+    """Every field and value that a condition compares."""
+    match condition:
+        case Among(field, values):
+            yield from ((field, value) for value in values)
+        case Not(part):
+            yield from named_values(part)
+        case All(parts) | AnyOf(parts):
+            for part in parts:
+                yield from named_values(part)
+        case QuoteBelow():
+            return
+
+
 def _value_numbers(bucket: Bucket, field: str, wanted: frozenset[str]) -> list[int]:
     if field == "tier":
         return [at for at, tier in enumerate(TIERS) if tier in wanted]

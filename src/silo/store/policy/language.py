@@ -12,14 +12,13 @@ licence table may be written in any case; all else compares exactly.
 
 from __future__ import annotations
 
-import difflib
 import json
 import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from silo.errors import SiloError
+from silo.errors import SiloError, nearest_names
 from silo.records import Tier
 from silo.rights.licences.table import license_table
 from silo.store.policy.conditions import FIELDS, All, Among, AnyOf, Condition, Not, QuoteBelow, join
@@ -119,7 +118,7 @@ class _Parser:
         if token.kind != "word":
             raise _unexpected(token, "a field, 'not' or '('")
         if token.text not in FIELDS:
-            close = difflib.get_close_matches(token.text[:40], FIELDS, n=1)
+            close = nearest_names(token.text[:40], FIELDS, most=1)
             advice = f"did you mean '{close[0]}'?" if close else f"fields are {', '.join(FIELDS)}"
             raise _refusal(token.column, f"there is no field {_shown(token)}; {advice}")
         return token.text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from silo.errors import SiloError
-from silo.store.bucket import Bucket
-from silo.store.policy.conditions import FIELDS, All, Among, Condition, Mask, Not, QuoteBelow, join
+from silo.errors import SiloError, did_you_mean
+from silo.store.bucket import NAMED, Bucket
+from silo.store.policy.conditions import FIELDS, All, Among, Condition, Mask, Not, QuoteBelow, join, named_values
 from silo.store.policy.language import describe_condition, parse_condition
 
 _ALWAYS = All()
@@ -54,6 +54,19 @@ class Policy:
     def narrowed(self, other: Policy) -> Policy:
         """What both allow."""
         return Policy(join(All, (self.condition, other.condition)), self.without | other.without)
+
+    def unknown_names(self, buckets: Sequence[Bucket]) -> list[str]:
+        """Values that no document has, in words and with the names that may have been meant; most are misspelt.
+
+        They are no error: an owner may have opted out since the policy was written.
+        """
+        found = []
+        for column, value in sorted(set(named_values(self.condition))):
+            known = {name for bucket in buckets for name in bucket.names[column]} if column in NAMED else {value}
+            if value not in known:
+                near = did_you_mean(value, known)
+                found.append(f"no document has the {column} '{value}' of the policy" + (f": {near}" if near else ""))
+        return found
 
     def allows(self, bucket: Bucket) -> Mask:
         """Per document of a bucket, whether it may be used."""

@@ -1,0 +1,42 @@
+"""One example of each command, shown at the end of its help; all of them name the same corpus, model and store."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "demo": "silo demo --home silo-demo",
+    "quickstart": "silo quickstart notes --model my-model --prompt 'Once upon a time'",
+    "corpus build": "silo corpus build --jsonl train.jsonl more.jsonl.zst --out my-corpus --decontaminate test.jsonl",
+    "corpus stats": "silo corpus stats my-corpus --reference pile --plot shares.png",
+    "corpus overlap": "silo corpus overlap my-corpus --against test.jsonl --plot overlap.png",
+    "lm train": "silo lm train --corpus my-corpus --tiers pd,sw --preset demo --out my-model",
+    "lm import": "silo lm import path/to/huggingface-directory --out my-model",
+    "lm codec": "silo lm codec my-model --corpus my-corpus",
+    "lm eval": "silo lm eval my-model --jsonl test.jsonl",
+    "lm verify": "silo lm verify my-model --corpus my-corpus",
+    "lm sign": "silo lm sign my-model --key my-key.pem",
+    "lm saw": "silo lm saw my-model --file book.txt",
+    "store create": "silo store create my-store --model my-model",
+    "store add": "silo store add my-store --jsonl private.jsonl --decontaminate test.jsonl",
+    "store list": "silo store list my-store --owner 'A. Writer'",
+    "store stats": "silo store stats my-store",
+    "store erase": "silo store erase my-store --owner 'A. Writer' --salts for-the-owner.json",
+    "store allow": "silo store allow my-store --document external:diary --source letters",
+    "store backup": "silo store backup my-store my-backup",
+    "store restore": "silo store restore my-backup my-store --evidence newer-evidence",
+    "store replay": "silo store replay my-store --salts for-the-owners.json",
+    "store verify": "silo store verify my-store --keys --anchor anchors.txt",
+    "store anchor": "silo store anchor my-store >> anchors.txt",
+    "store digest": "silo store digest my-store",
+    "store compact": "silo store compact my-store",
+    "store tune": "silo store tune my-store --model my-model --jsonl validation.jsonl --save mine",
+    "score": "silo score --model my-model --store my-store --jsonl test.jsonl --settings mine",
+    "generate": "silo generate 'Once upon a time' --model my-model --store my-store --guard 20",
+    "eval ppl": "silo eval ppl --model my-model --store my-store --jsonl test.jsonl --validation validation.jsonl",
+    "eval tasks": "silo eval tasks --model my-model --store my-store --tasks my-tasks",
+    "receipt verify": "silo receipt verify receipt.json --key receipts.pem.pub --log log.jsonl",
+    "credits": "silo credits my-store --from 2026-01-01 --to 2026-02-01",
+    "experiment": "silo experiment scaling --quick",
+    "doctor": "silo doctor --json",
+    "completion": "silo completion bash > ~/.local/share/bash-completion/completions/silo",
+}
+"""Words of a command -> the example."""
