@@ -26,6 +26,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
     parser.add_argument("--out", metavar="DIR", help="where the report goes; docs/results without it")
+    show.add_device(parser)
     parser.set_defaults(run=_run)
 
 
