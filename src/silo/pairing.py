@@ -16,6 +16,7 @@ from silo.files import read_json, write_json
 from silo.lm.audit import ask_models
 from silo.lm.manifest import CODEC_FOLDER, Key, open_tokenizer, read_key, recover_model, require_model
 from silo.lm.windows import Windows
+from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
 from silo.search.knn.codec import Codec
 from silo.store.backup import Restored, restore
@@ -58,6 +59,7 @@ def create_store(
         tokenizer_file=file if file.exists() else None,
         searches=wanted,
         passage_tokens=passage_tokens,
+        encoded_on=_placement_name(encoder.model.placement),
         **settings,
     )
     write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
@@ -88,7 +90,21 @@ def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Document
     if place is None or not recover_model(place):
         raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
     store.require_model(open_tokenizer(place), read_key(place)[1])
-    return _open_encoder(place, verify=verify)
+    if "knn" not in store.config.searches:
+        return _open_encoder(place, verify=verify)
+    own = _placement_of(store.config.encoded_on)
+    if not asked().agrees(own):
+        message = f"the keys of {store.root} were made on {own}: another device or format makes other bits"
+        raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
+    return _open_encoder(place, verify=verify, placement=own)
+
+
+def _placement_name(placement: Placement) -> str:
+    return "" if placement == CPU else f"{placement.device} {placement.dtype}"
+
+
+def _placement_of(name: str) -> Placement:
+    return Placement(*name.split()) if name else CPU
 
 
 def restore_store(
@@ -107,12 +123,13 @@ def restore_store(
     )
 
 
-def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:
+def _open_encoder(model: Path, *, verify: bool, placement: Placement = NOT_ASKED) -> DocumentEncoder:
     """A model with the kind of key its codec was learned for."""
     from silo.lm.encode import DocumentEncoder
     from silo.lm.model import LanguageModel
 
-    return DocumentEncoder(LanguageModel.open(model, verify=verify), read_key(model)[0])
+    opened = LanguageModel.open(model, verify=verify, device=placement.device, dtype=placement.dtype)
+    return DocumentEncoder(opened, read_key(model)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +172,9 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
     from silo.lm.model import LanguageModel
 
     root, key = locate_key_encoder(model.root, stores, place)
-    return KeyEncoder.of(model if root == model.root else LanguageModel.open(root), key)
+    if root == model.root:
+        return KeyEncoder.of(model, key)
+    return KeyEncoder.of(LanguageModel.open(root, device=str(model.device), dtype=model.placement.dtype), key)
 
 
 def require_fit(model: Path, stores: Sequence[Store]) -> None:

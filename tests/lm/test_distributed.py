@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from silo.lm.hardware import map_on_cores
 from silo.lm.network import Preset, make_network
-from silo.lm.parallel import map_on_cores
 from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.train import Shape

@@ -14,6 +14,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     demo = nouns.add_parser("demo", parents=[common], help="the whole idea, on the Python packages of this machine")
     demo.add_argument("--home", default="silo-demo", metavar="DIR", help="everything goes here")
     demo.add_argument("--reference", action="store_true", help="also train a model on everything, to compare with")
+    show.add_device(demo)
     demo.set_defaults(run=_demo)
     quick = nouns.add_parser("quickstart", parents=[common], help="from a folder of documents to attributed text")
     quick.add_argument("folder", metavar="DIR", help="documents: text, PDF, Office, HTML, e-books, mail")
@@ -25,6 +26,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     asked.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
     asked.add_argument("--question", metavar="TEXT", help="what a chat model (ChatML) is to answer from the files")
     quick.add_argument("--max-tokens", type=int, default=64, metavar="N", help="end after so many")
+    show.add_device(quick)
     quick.set_defaults(run=_quickstart)
 
 

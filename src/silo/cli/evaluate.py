@@ -62,6 +62,7 @@ def _add_ppl(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--documents", metavar="FILE", help="write the figures of every document here, as JSON lines")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
     show.add_verify(parser)
+    show.add_device(parser)
     parser.set_defaults(run=_ppl)
 
 
@@ -175,6 +176,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoder", metavar="DIR", help="the model of the stores' keys, if it has moved")
     parser.add_argument("--policy", default="", metavar="EXPR", help="which documents may take part")
     show.add_verify(parser)
+    show.add_device(parser)
     parser.set_defaults(run=_tasks)
 
 

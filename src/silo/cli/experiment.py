@@ -27,6 +27,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
     parser.add_argument("--kept", metavar="DIR", help="where measurements and results are kept, if not in --work")
     parser.add_argument("--out", metavar="DIR", help="where the report goes; docs/results without it")
+    show.add_device(parser)
     parser.set_defaults(run=_run)
 
 

@@ -45,6 +45,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON lines to choose the weights on",
     )
+    show.add_device(parser)
     parser.set_defaults(run=_train)
 
 
@@ -93,6 +94,8 @@ def _train_recipe(arguments: argparse.Namespace) -> tuple[Any, Path, Path]:
         changes["preset"] = arguments.preset
     if arguments.max_tokens:
         changes["max_tokens"] = arguments.max_tokens
+    if arguments.dtype:
+        changes["dtype"] = arguments.dtype
     if arguments.validation:
         changes["validation"] = tuple(show.literal_paths(arguments.validation))
     return replace(recipe, **changes), base, show.home_path(arguments, "models")
@@ -147,6 +150,7 @@ def _add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rotation", choices=("none", "pca", "opq"), default="pca", help="before keys are cut")
     parser.add_argument("--key", choices=("ffn", "final"), help="state that is a key; ffn if the network offers it")
     parser.add_argument("--keys", type=int, default=200_000, metavar="N", help="how many keys to learn from")
+    show.add_device(parser)
     parser.set_defaults(run=_codec)
 
 
@@ -192,6 +196,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=1024, metavar="N", help="tokens in a window")
     parser.add_argument("--stride", type=int, default=512, metavar="N", help="tokens that a later window scores")
     show.add_verify(parser)
+    show.add_device(parser)
     parser.set_defaults(run=_eval)
 
 

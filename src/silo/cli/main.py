@@ -16,6 +16,7 @@ from silo.cli.arguments.parser import Parser, add_examples
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
 from silo.errors import ExitStatus, SiloError
+from silo.placement import Placement, ask_for
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
 6 something is not installed, 7 busy, 8 out of disk or memory, 10 seen and 11 near copy seen (silo lm saw),
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         parsed = build_parser().parse_args(given)
+        ask_for(Placement(getattr(parsed, "device", None) or "", getattr(parsed, "dtype", None) or ""))
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except SiloError as error:

@@ -48,6 +48,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         "--ric-stride", type=int, metavar="N", help="RIC: tokens between two lookups; a quarter of the context"
     )
     show.add_verify(parser)
+    show.add_device(parser)
 
 
 def predictor_from_options(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from silo.errors import SiloError
+from silo.placement import DEVICES, DTYPES
 from silo.progress import Advance
 
 RIC_VARIANTS = ("basic", "ensemble", "concat", "concat-next")
@@ -178,6 +179,14 @@ def read_text(path: str) -> str:
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """The option of commands that open a model."""
     parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The options of commands that compute with a network; `main` tells the process of them."""
+    where = "where networks compute; cpu without it, or where a store's keys were made"
+    parser.add_argument("--device", choices=DEVICES, help=where)
+    number = "the numbers they compute in; float32 on the processor without it, elsewhere that of the weights"
+    parser.add_argument("--dtype", choices=DTYPES, help=number)
 
 
 def home_path(arguments: argparse.Namespace, kind: str) -> Path:

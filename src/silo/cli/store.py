@@ -74,6 +74,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         help="length of a passage; half of the model's context, at most 1024, for 0",
     )
     show.add_verify(parser)
+    show.add_device(parser)
     parser.set_defaults(run=_create)
 
 
@@ -117,6 +118,7 @@ def _add_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rejected", metavar="FILE", help="write every document that is not taken here, with why")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
     show.add_verify(parser)
+    show.add_device(parser)
     parser.set_defaults(run=_add)
 
 
@@ -476,6 +478,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", action="store_true", help="encode every document again, with the store's model")
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
     parser.add_argument("--anchor", default="", metavar="X", help="a line of `silo store anchor`, or a file of them")
+    show.add_device(parser)
     parser.set_defaults(run=_verify)
 
 
@@ -548,6 +551,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=100_000, metavar="N", help="of the text; the first ones")
     parser.add_argument("--k", type=int, default=1024, metavar="N", help="the most neighbours to try")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    show.add_device(parser)
     parser.set_defaults(run=_tune)
 
 

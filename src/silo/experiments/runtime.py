@@ -21,7 +21,7 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session
 from silo.inference.settings import Settings
-from silo.lm.parallel import core_count
+from silo.lm.hardware import core_count
 from silo.text.stream import TokenStream, first_tokens
 
 PLAIN = "lm"

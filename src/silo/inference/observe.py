@@ -18,7 +18,7 @@ from silo.inference.mix import Floats, component_weights, mixed, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
-from silo.lm.parallel import core_count, map_on_cores
+from silo.lm.hardware import core_count, map_on_cores
 from silo.lm.windows import Window, cover
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
@@ -153,7 +153,9 @@ class _Passes:
         count = core_count()
         for at in range(0, len(inputs), count):
             batch = inputs[at : at + count]
-            for (window, item), (read, searched) in zip(batch, map_on_cores(work, batch), strict=True):
+            for (window, item), (read, searched) in zip(
+                batch, map_on_cores(work, batch, device=model.device.type), strict=True
+            ):
                 if not only_keys:
                     self._add_language_model(window, item, read)
                 if searched is not None:

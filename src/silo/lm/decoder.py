@@ -46,10 +46,11 @@ class Decoder:
             return self._last
         reused = min(_shared_prefix(self._ids, text), len(text) - 1)
         self._rewind(reused)
-        rest = torch.from_numpy(text[reused:]).unsqueeze(0)
+        rest = torch.from_numpy(text[reused:]).unsqueeze(0).to(self._model.device)
         output = self._model.step(rest, self._cache, key=self._key)
         self._ids = text
-        self._last = DecoderOutput(_softmax(output.logits[0].float().numpy()), output.keys[0].float().numpy())
+        logits, keys = (tensor[0].float().cpu().numpy() for tensor in (output.logits, output.keys))
+        self._last = DecoderOutput(_softmax(logits), keys)
         return self._last
 
     def _rewind(self, length: int) -> None:

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.lm.manifest import Key, keys_fingerprint
+from silo.lm.hardware import map_on_cores
+from silo.lm.manifest import Key, key_fingerprint
 from silo.lm.model import LanguageModel
-from silo.lm.parallel import map_on_cores
 from silo.lm.windows import Window, Windows
 from silo.text.tokenizer import Ids, Tokenizer
 
@@ -66,7 +66,7 @@ class DocumentEncoder:
     @property
     def fingerprint(self) -> str:
         """Names the model and the kind of key; the model alone for `final`."""
-        return keys_fingerprint(self.model.manifest, self.key)
+        return key_fingerprint(self.model.fingerprint, self.key)
 
     @property
     def width(self) -> int:
@@ -103,7 +103,9 @@ class DocumentEncoder:
         pieces.sort(key=lambda piece: -piece.padded)
         batches = list(_batches(pieces))
         by_window: dict[tuple[int, Window], tuple[NDArray[Any], ...]] = {}
-        results = map_on_cores(lambda batch: make(self._batch_keys(documents, batch)), batches)
+        results = map_on_cores(
+            lambda batch: make(self._batch_keys(documents, batch)), batches, device=self.model.device.type
+        )
         for batch, arrays in zip(batches, results, strict=True):
             ends = np.cumsum([piece.rows for piece in batch])[:-1]
             for piece, *rows in zip(batch, *(np.split(array, ends) for array in arrays), strict=True):
@@ -120,11 +122,8 @@ class DocumentEncoder:
     @torch.inference_mode()
     def _batch_keys(self, documents: Sequence[Ids], batch: list[_Piece]) -> Keys:
         """The keys that windows of one length give, one after the other."""
-        rows = torch.zeros((len(batch), batch[0].padded), dtype=torch.long)
-        for at, piece in enumerate(batch):
-            ids = documents[piece.document][piece.window.start : piece.window.until].astype(np.int64)
-            rows[at, : len(ids)] = torch.from_numpy(ids)
-        keys: Keys = self.model.keys(rows, self.key).float().numpy()
+        windows = [documents[piece.document][piece.window.start : piece.window.until] for piece in batch]
+        keys: Keys = self.model.keys(self.model.stack(windows, batch[0].padded), self.key).float().cpu().numpy()
         return np.concatenate([keys[at, piece.window.states] for at, piece in enumerate(batch)])
 
 

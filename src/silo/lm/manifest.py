@@ -54,16 +54,15 @@ def model_fingerprint(manifest: Mapping[str, Any]) -> str:
     return fingerprint(files)
 
 
-def keys_fingerprint(manifest: Mapping[str, Any], key: Key) -> str:
-    """Names a model and the kind of key that it gives; the model alone for `final`."""
-    model = model_fingerprint(manifest)
+def key_fingerprint(model: str, key: Key) -> str:
+    """Names a model and a kind of key; the model alone for `final`."""
     return model if key == "final" else fingerprint({"model": model, "key": key})
 
 
 def read_key(root: Path) -> tuple[Key, str]:
     """The kind of key that stores made with a model directory have, and the fingerprint of the two together."""
     key = codec_key(root)
-    return key, keys_fingerprint(open_manifest(root), key)
+    return key, key_fingerprint(model_fingerprint(open_manifest(root)), key)
 
 
 def open_manifest(root: Path) -> dict[str, Any]:
@@ -96,6 +95,9 @@ def require_model(root: Path) -> None:
 def open_tokenizer(root: Path) -> Tokenizer:
     """The tokenizer of a model directory, with which text can be read before the network is loaded."""
     require_model(root)
+    if (root / MANIFEST).exists():
+        files = open_manifest(root)["files"]
+        _compare(root, {name: mark for name, mark in files.items() if name == TOKENIZER}, again=False)
     return load_tokenizer(str(root / TOKENIZER))
 
 

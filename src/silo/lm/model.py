@@ -33,6 +33,7 @@ from silo.files import (
     write_json,
     write_manifest,
 )
+from silo.lm.hardware import find_device
 from silo.lm.hooks import capture_inputs, hook_last_feed_forward
 from silo.lm.manifest import (
     FORMAT,
@@ -46,6 +47,7 @@ from silo.lm.manifest import (
     verify_network,
 )
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
+from silo.placement import Placement, asked
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -100,19 +102,22 @@ class LanguageModel:
 
     @classmethod
     def open(
-        cls, root: Path, *, threads: int | None = None, device: str = "cpu", verify: bool = False
+        cls, root: Path, *, threads: int | None = None, device: str = "", dtype: str = "", verify: bool = False
     ) -> LanguageModel:
         """Open a model directory whose files are what its manifest says.
 
-        `threads` sets torch's threads for the whole process. `verify` reads every byte of the weights even if they
-        were compared before and the file system says that they have not changed since.
+        `threads` sets torch's threads for the whole process. `device` and `dtype` are as for `Placement`; where they
+        are left out, what the process asked for. `verify` reads every byte of the weights even if they were compared
+        before and the file system says that they have not changed since.
         """
         tokenizer = open_tokenizer(root)
         manifest = open_manifest(root)
         verify_network(root, manifest, again=verify)
         if threads:
             torch.set_num_threads(threads)
-        network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
+        chosen = Placement(device, dtype).over(asked())
+        place = find_device(chosen)
+        network = load_network(root, dtype=_number_format(chosen, place)).to(place).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
         plain_head = has_plain_head(network, tokenizer.begin)
@@ -167,9 +172,7 @@ class LanguageModel:
 
         Rows are padded to one length. The head runs row by row, so that other rows do not show in a result.
         """
-        ids = torch.zeros((len(rows), length), dtype=torch.long)
-        for at, (tokens, _) in enumerate(rows):
-            ids[at, : len(tokens)] = torch.from_numpy(tokens)
+        ids = self.stack([tokens for tokens, _ in rows], length)
         head = self.network.get_output_embeddings() if self.plain_head else torch.nn.Identity()
         if self.plain_head:
             states = self.states(ids, key or "final")
@@ -180,15 +183,15 @@ class LanguageModel:
         found = []
         for at, (tokens, count) in enumerate(rows):
             last = slice(len(tokens) - count, len(tokens))
-            logs = head(inputs[at, last]).double().log_softmax(1).numpy()
-            found.append((logs, keys[at, last].float().numpy()))
+            logs = head(inputs[at, last]).float().cpu().double().log_softmax(1).numpy()
+            found.append((logs, keys[at, last].float().cpu().numpy()))
         return found
 
     @torch.inference_mode()
     def choose_key(self) -> Key:
         """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
         try:
-            self.keys(torch.tensor([[self.tokenizer.begin]], device=self.network.device), "ffn")
+            self.keys(torch.tensor([[self.tokenizer.begin]], device=self.device), "ffn")
         except SiloError:
             return "final"
         return "ffn"
@@ -198,9 +201,16 @@ class LanguageModel:
         """The cosine of each word's mean output embedding to that of every token [words, vocabulary], all centred."""
         table = self.network.get_output_embeddings().weight.float()
         table = torch.nn.functional.normalize(table - table.mean(0), dim=1)
-        means = torch.stack([table[torch.from_numpy(word.astype(np.int64))].mean(0) for word in words])
-        similarities: NDArray[np.float32] = (torch.nn.functional.normalize(means, dim=1) @ table.T).numpy()
+        means = torch.stack([table[torch.from_numpy(word.astype(np.int64)).to(self.device)].mean(0) for word in words])
+        similarities: NDArray[np.float32] = (torch.nn.functional.normalize(means, dim=1) @ table.T).cpu().numpy()
         return similarities
+
+    def stack(self, rows: Sequence[NDArray[np.integer[Any]]], length: int) -> Tensor:
+        """Rows of tokens as an input of the network, on its device, padded at the right to one length."""
+        ids = torch.zeros((len(rows), length), dtype=torch.long)
+        for at, row in enumerate(rows):
+            ids[at, : len(row)] = torch.from_numpy(row.astype(np.int64, copy=False))
+        return ids.to(self.device)
 
     def _feed_forward_key(self, key: Key, inputs: list[Tensor], shape: torch.Size) -> Tensor:
         """What the last feed-forward network was given."""
@@ -217,6 +227,17 @@ class LanguageModel:
         )
         state: Tensor = answer.last_hidden_state
         return state
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        device: torch.device = self.network.device
+        return device
+
+    @property
+    def placement(self) -> Placement:
+        """Device and number format of the network."""
+        return Placement(self.device.type, str(self.network.dtype).removeprefix("torch."))
 
     @property
     def hidden_size(self) -> int:
@@ -238,6 +259,14 @@ class LanguageModel:
     def fingerprint(self) -> str:
         """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
         return model_fingerprint(self.manifest)
+
+
+def _number_format(chosen: Placement, device: str) -> torch.dtype | None:
+    """The format that weights are loaded in; None for the one they are kept in."""
+    if chosen.dtype in ("", "auto"):
+        return torch.float32 if device == "cpu" else None
+    dtype: torch.dtype = getattr(torch, chosen.dtype)
+    return dtype
 
 
 def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:

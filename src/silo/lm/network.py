@@ -68,11 +68,11 @@ def parameter_count(network: nn.Module) -> int:
     return sum(weight.numel() for weight in network.parameters())
 
 
-def choose_dtype() -> torch.dtype:
+def choose_dtype(device: str = "cpu") -> torch.dtype:
     """bf16 where the hardware computes it, else fp32: emulated bf16 is many times slower."""
-    if torch.cuda.is_available():
+    if device == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if _FAST_BF16_FLAGS & _processor_flags() else torch.float32
+    return torch.bfloat16 if device == "cpu" and _FAST_BF16_FLAGS & _processor_flags() else torch.float32
 
 
 def _processor_flags() -> frozenset[str]:

@@ -100,9 +100,7 @@ def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: K
     The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so that
     neither the other rows nor the number of threads show in a result.
     """
-    ids = torch.zeros((len(rows), length), dtype=torch.long)
-    for at, row in enumerate(rows):
-        ids[at, : len(row.tokens)] = torch.from_numpy(row.tokens)
+    ids = model.stack([row.tokens for row in rows], length)
     states, keys, head = _states_and_head(model, ids, key)
     size = max(_ALIGN, _CHUNK_LOGITS // model.vocabulary // _ALIGN * _ALIGN)
     scores = []
@@ -116,9 +114,9 @@ def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: K
             for start in range(begin, end, size)
         ]
         logs, peaks = (
-            torch.cat(part)[first - begin : end - begin].double().numpy() for part in zip(*parts, strict=True)
+            torch.cat(part)[first - begin : end - begin].cpu().double().numpy() for part in zip(*parts, strict=True)
         )
-        scores.append(RowScores(logs, np.exp(peaks), keys[at, first:end].float().numpy()))
+        scores.append(RowScores(logs, np.exp(peaks), keys[at, first:end].float().cpu().numpy()))
     return scores
 
 

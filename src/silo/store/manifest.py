@@ -44,6 +44,7 @@ class StoreConfig:
     """Everything beside the documents that shapes the bytes of a store.
 
     `model` and `codec` are "" without knn; `analysis` (how passages are cut into words) is "" without bm25.
+    `encoded_on` names device and number format of the keys, "" for the processor in float32 and without knn.
     """
 
     searches: tuple[str, ...]
@@ -56,6 +57,7 @@ class StoreConfig:
     passage_stride: int = 0
     analysis: str = ""
     bucket_bytes: int = BUCKET_BYTES
+    encoded_on: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -63,7 +65,10 @@ class StoreConfig:
         return fingerprint(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "searches": list(self.searches)}
+        content = {"format": FORMAT, **asdict(self), "searches": list(self.searches)}
+        if not self.encoded_on:
+            del content["encoded_on"]
+        return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> StoreConfig:

@@ -136,8 +136,9 @@ class Store:
         searches: Iterable[str] = ("knn", "ngram", "bm25"),
         passage_tokens: int = 0,
         bucket_bytes: int = BUCKET_BYTES,
+        encoded_on: str = "",
     ) -> Store:
-        """Make an empty store; `tokenizer_file` is the encoder's, none for raw bytes."""
+        """Make an empty store; `tokenizer_file` is the encoder's, none for raw bytes. `encoded_on` is the config's."""
         chosen = cls.require_room(root, searches)
         cls.require_codec(chosen, codec)
         length = passage_tokens or max(2, min(encoder.context // 2, _PASSAGE_TOKENS))
@@ -153,6 +154,7 @@ class Store:
             passage_stride=max(1, length // 2) if bm25 else 0,
             analysis=ANALYSIS if bm25 else "",
             bucket_bytes=bucket_bytes,
+            encoded_on=encoded_on if knn else "",
         )
         fresh = StorePaths(root.with_name(root.name + ".creating"))
         remove_tree(fresh.root)

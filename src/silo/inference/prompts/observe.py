@@ -16,7 +16,7 @@ from silo.inference.predict import Predictor
 from silo.inference.prompts.mixture import LanguageModelPart, NeighbourPart, NgramPart, PromptObservations
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, level_column
-from silo.lm.parallel import core_count, map_on_cores
+from silo.lm.hardware import core_count, map_on_cores
 from silo.lm.windows import Window, Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
@@ -150,7 +150,7 @@ class _Observer:
         batches, done = list(_batches(inputs)), 0
         for at in range(0, len(batches), core_count()):
             group = batches[at : at + core_count()]
-            for batch, reads in zip(group, map_on_cores(work, group), strict=True):
+            for batch, reads in zip(group, map_on_cores(work, group, device=model.device.type), strict=True):
                 for item, read in zip(batch, reads, strict=True):
                     first, last = self._first_places[item.prompt : item.prompt + 2]
                     entries[self._starts[first] : self._starts[last]] += item.weight * read.entries

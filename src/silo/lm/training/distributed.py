@@ -16,7 +16,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from silo.lm.parallel import core_count, map_on_cores
+from silo.lm.hardware import core_count, map_on_cores
 
 Batch = tuple[torch.Tensor, float]
 """Rows of tokens, and the weight of their mean loss."""
@@ -25,7 +25,8 @@ Batch = tuple[torch.Tensor, float]
 class ProcessGroup:
     """The processes that train together, as one of them sees it, and what they must do at the same time."""
 
-    def __init__(self, *, shard: bool = False) -> None:
+    def __init__(self, *, shard: bool = False, device: str = "cpu") -> None:
+        self._device = device
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = rank()
         self._accelerator: Any = _join(shard) if self.world_size > 1 else None
@@ -36,8 +37,8 @@ class ProcessGroup:
 
     @property
     def cores(self) -> int:
-        """How many batches this process works on at a time; several processes take one each."""
-        return 1 if self._accelerator else core_count()
+        """How many batches this process works on at a time; several processes, or another device, take one each."""
+        return 1 if self._accelerator or self._device != "cpu" else core_count()
 
     def wait(self) -> None:
         if self._accelerator:
@@ -70,7 +71,7 @@ class ProcessGroup:
 
         def differentiate(batch: Batch) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
             loss = objective(batch[0]) * batch[1]
-            return loss.detach().float(), torch.autograd.grad(loss, parameters)
+            return loss.detach().float().cpu(), torch.autograd.grad(loss, parameters)
 
         total = torch.zeros(())
         for first in range(0, len(batches), self.cores):

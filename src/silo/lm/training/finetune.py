@@ -58,7 +58,8 @@ def fine_tune(
     steps = max(1, math.ceil(rows * how.epochs / per_step))
     peak = how.rate or (1e-3 if parameter_count(network) < _SMALL else 1e-4)
     optimiser = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.1)
-    objective, group = Objective(network, choose_dtype()), ProcessGroup()
+    group = ProcessGroup(device=model.device.type)
+    objective = Objective(network, choose_dtype(model.device.type))
     batches = _batches(tokens, rows, length, per_step, how.seed)
     best, kept, history = math.inf, _weights(network), []
     for step in range(steps + 1):
@@ -71,7 +72,7 @@ def fine_tune(
             break
         _move(optimiser, peak * min(1.0, (step + 1) / (0.05 * steps + 1)) * (1 - step / steps))
         optimiser.zero_grad(set_to_none=True)
-        group.add_gradients(objective, next(batches))
+        group.add_gradients(objective, [(ids.to(model.device), share) for ids, share in next(batches)])
         group.clip_gradients(network, 1.0)
         optimiser.step()
         advance("fine-tune", step + 1, steps)

@@ -23,6 +23,7 @@ from silo.corpus.weights import SETS
 from silo.errors import SiloError
 from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
 from silo.lm.firewall import DOCUMENTS, SKETCHES, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
+from silo.lm.hardware import find_device
 from silo.lm.manifest import model_fingerprint, open_manifest
 from silo.lm.model import save_model
 from silo.lm.network import choose_dtype, make_network, parameter_count
@@ -36,6 +37,7 @@ from silo.lm.training.optimiser import Optimiser, learning_rate
 from silo.lm.training.presets import find_preset
 from silo.lm.training.request import Shape, check_request, sequence_length, tokenizer_file, validation_files
 from silo.lm.training.validation import mean_losses, validation_streams
+from silo.placement import asked
 from silo.progress import Advance, Talk, duration
 from silo.recipe import TrainRecipe
 from silo.records import Tier
@@ -57,6 +59,7 @@ class _Job:
     permit: Permit
     corpus: Corpus
     group: ProcessGroup
+    device: str
     shape: Shape
     talk: Talk
     advance: Advance
@@ -93,11 +96,12 @@ def train(
     """
     out = out.absolute()
     permit, corpus = check_request(recipe, out, base)
-    group = ProcessGroup(shard=recipe.shard)
+    device = find_device(asked())
+    group = ProcessGroup(shard=recipe.shard, device=device)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     shape = Shape.of(recipe, sequence_length(recipe), group.world_size, group.cores)
-    job = _Job(recipe, out, permit, corpus, group, shape, talk, advance)
+    job = _Job(recipe, out, permit, corpus, group, device, shape, talk, advance)
     job.building.mkdir(parents=True, exist_ok=True)
     with exclusive(job.building / f"lock-{group.rank}"):
         data = _prepare_data(job, base)
@@ -222,9 +226,11 @@ class _Run:
         )
         if recipe.gradient_checkpointing:
             network.gradient_checkpointing_enable()
-        network.train()
+        network.to(job.device).train()
         optimiser = Optimiser(network, recipe)
-        objective, optimiser.parts = job.group.wrap(Objective(network, _choose_dtype(recipe)), optimiser.parts)
+        objective, optimiser.parts = job.group.wrap(
+            Objective(network, _choose_dtype(recipe, job.device)), optimiser.parts
+        )
         state = load_checkpoint(job.building / "checkpoint", network, optimiser)
         return cls(job, data, network, objective, optimiser, state)
 
@@ -281,7 +287,7 @@ class _Run:
         for first in range(start, start + rows, shape.micro):
             places = range(first, min(first + shape.micro, start + rows))
             ids = self.data.plan.batch(self.data.streams, places, shape.length).astype(np.int64)
-            yield torch.from_numpy(ids), len(places) / rows
+            yield torch.from_numpy(ids).to(self.network.device), len(places) / rows
 
     def validate(self) -> None:
         """Score the validation text and keep the weights if they are the best so far."""
@@ -368,7 +374,7 @@ def _forecast(shape: Shape, first: int, seconds: float) -> str:
     )
 
 
-def _choose_dtype(recipe: TrainRecipe) -> torch.dtype:
+def _choose_dtype(recipe: TrainRecipe, device: str) -> torch.dtype:
     """What matrices are multiplied in; weights, gradients and moments are always float32."""
-    dtype: torch.dtype = choose_dtype() if recipe.dtype == "auto" else getattr(torch, recipe.dtype)
+    dtype: torch.dtype = choose_dtype(device) if recipe.dtype == "auto" else getattr(torch, recipe.dtype)
     return dtype

@@ -46,7 +46,7 @@ def mean_losses(network: Any, validation: Mapping[str, TokenStream], length: int
             ids = torch.from_numpy(window).unsqueeze(0).to(network.device)
             scored = torch.from_numpy(text.scored[start + 1 : start + length + 1])
             logits = network(input_ids=ids[:, :-1], use_cache=False).logits[0].float()
-            each = functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+            each = functional.cross_entropy(logits, ids[0, 1:], reduction="none").cpu()
             total, count = total + float(each[scored].double().sum()), count + int(scored.sum())
         losses[domain] = total / max(count, 1)
     network.train()
