@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from silo.errors import SiloError
 from silo.files import MANIFEST, read_json, write_json
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.firewall import DOCUMENTS, load_seen
 from silo.lm.manifest import (
     CODEC_FOLDER,
@@ -116,20 +117,24 @@ def _open_encoder(model: Path, *, verify: bool) -> DocumentEncoder:
 class KeyEncoder:
     """The model whose states are the stores' keys, which may be another than the LM."""
 
-    model: LanguageModel
+    opened: DecodingModel
     key: Key
     windows: Windows
 
     @classmethod
-    def of(cls, model: LanguageModel, key: Key) -> KeyEncoder:
-        return cls(model, key, Windows().within(model.context))
+    def of(cls, model: LanguageModel | DecodingModel, key: Key) -> KeyEncoder:
+        return cls(DecodingModel.of(model), key, Windows().within(model.context))
+
+    @property
+    def model(self) -> LanguageModel:
+        """Its network, for passes over whole texts."""
+        return self.opened.language_model
 
 
-def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
+def find_key_encoder(
+    model: LanguageModel | DecodingModel, stores: Sequence[Store], place: str | Path | None
+) -> KeyEncoder:
     """The LM itself if the stores were made with it, else the model they were made with, at `place` or where it was."""
-    from silo.lm.encode import DocumentEncoder
-    from silo.lm.model import LanguageModel
-
     with_keys = [store for store in stores if "knn" in store.config.searches]
     if not with_keys:
         raise SiloError("search-missing", "no store offers knn")
@@ -140,9 +145,9 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
     for root in places:
         if not recover_model(root):
             continue
-        candidate = model if root == model.root else LanguageModel.open(root)
         key = codec_key(root)
-        if DocumentEncoder(candidate, key).fingerprint in wanted:
+        candidate = DecodingModel.of(model) if root == model.root else DecodingModel.open(root)
+        if candidate.key_fingerprint(key) in wanted:
             return KeyEncoder.of(candidate, key)
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")

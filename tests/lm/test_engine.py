@@ -85,6 +85,11 @@ def engine(llama: Path) -> Engine:
     return Engine.open(llama, threads=2)
 
 
+def weight_bytes(engine: Engine) -> int:
+    """Memory that the weights take."""
+    return sum({id(item): item.nbytes for item in engine._network if isinstance(item, np.ndarray)}.values())
+
+
 def text(seed: int = 0, length: int = LENGTH) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, VOCABULARY, length)
 
@@ -211,7 +216,7 @@ def test_float32_that_is_bf16_in_every_bit_is_kept_as_bf16(tmp_path: Path) -> No
 @pytest.mark.parametrize(("storage", "difference"), [("bf16", 0.2), ("fp16", 0.02)])
 def test_fewer_bits_can_be_asked_for(storage: Storage, difference: float, llama: Path, engine: Engine) -> None:
     small = Engine.open(llama, storage=storage)
-    assert small.weight_bytes < 0.6 * engine.weight_bytes
+    assert weight_bytes(small) < 0.6 * weight_bytes(engine)
     ours, exact = read(small, text())[0], read(engine, text())[0]
     assert 0 < np.abs(ours - exact).max() < difference * np.abs(exact).max()
 
@@ -219,7 +224,7 @@ def test_fewer_bits_can_be_asked_for(storage: Storage, difference: float, llama:
 def test_memory_is_one_copy_of_the_weights_and_follows_what_was_read(llama: Path) -> None:
     small = Engine.open(llama)
     assert (
-        small.weight_bytes < 1.35 * (llama / "model.safetensors").stat().st_size
+        weight_bytes(small) < 1.35 * (llama / "model.safetensors").stat().st_size
     )  # panels of a tiny network are padded
     slot = small.claim_slot()
     small.forward([1], [0], [slot])

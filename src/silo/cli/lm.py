@@ -87,6 +87,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    from silo.cli.doctor import decoded_by
     from silo.lm.importers.import_model import import_model
 
     tokenizer = Path(arguments.tokenizer) if arguments.tokenizer else None
@@ -103,6 +104,7 @@ def _import(arguments: argparse.Namespace) -> int:
         "vocabulary": model.vocabulary,
         "hidden_size": model.hidden_size,
         "context": model.context,
+        "decoded_by": decoded_by(Path(arguments.out)),
     }
     show.facts("imported", facts, as_json=arguments.json)
     return 0

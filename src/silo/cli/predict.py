@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from silo.inference.predict import Predictor
     from silo.inference.session import Session
     from silo.inference.settings import Settings
+    from silo.lm.engine.weights import Storage
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -48,7 +49,9 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     show.add_verify(parser)
 
 
-def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None = None) -> Predictor:
+def predictor_from_options(
+    arguments: argparse.Namespace, *, threads: int | None = None, storage: Storage = "auto"
+) -> Predictor:
     """What the options name."""
     from silo.inference.predict import open_predictor
     from silo.store.policy import Policy
@@ -62,6 +65,7 @@ def predictor_from_options(arguments: argparse.Namespace, *, threads: int | None
         encoder=arguments.encoder,
         threads=threads,
         verify=arguments.verify,
+        storage=storage,
     )
     if predictor.stores and all(next(store.documents(), None) is None for store in predictor.stores):
         show.say("the stores hold no documents: this is the language model alone", quiet=arguments.quiet)
@@ -122,6 +126,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
+    storage = "how the engine keeps weights: auto (as in their file), float32, bf16 or fp16"
+    parser.add_argument("--storage", default="auto", choices=("auto", "float32", "bf16", "fp16"), help=storage)
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
     parser.set_defaults(run=_generate)
 
@@ -129,10 +135,18 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 def _generate(arguments: argparse.Namespace) -> int:
     from silo.cli.painter import Painter
     from silo.inference.session import Session
+    from silo.lm.engine.engine import is_compiled, why_unsupported
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
     options = {name: getattr(arguments, name) for name in names}
-    session = Session(predictor_from_options(arguments, threads=1))
+    reason = why_unsupported(Path(arguments.model))
+    if reason:
+        show.say(f"transformers decodes this model, not the faster engine: {reason}", quiet=arguments.quiet)
+    elif not is_compiled():
+        show.say("compiling the decode engine, once, about ten seconds", quiet=arguments.quiet)
+    # transformers generates fastest on one thread; the engine chooses its threads by the work
+    threads = 1 if reason else None
+    session = Session(predictor_from_options(arguments, threads=threads, storage=arguments.storage))
     prompt = _prompt(arguments.prompt)
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)

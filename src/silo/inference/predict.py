@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,17 @@ from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.decoder import Decoder, DecoderOutput
-from silo.lm.model import LanguageModel
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, read_together
+from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, open_store
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +57,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | DecodingModel,
         stores: Sequence[Store],
         *,
         method: frozenset[str],
@@ -63,7 +66,7 @@ class Predictor:
         encoder: KeyEncoder | None,
         context: ContextProvider | None,
     ) -> None:
-        self.model = model
+        self.opened = DecodingModel.of(model)
         self.stores = tuple(stores)
         self.method = method
         self.settings = settings
@@ -73,8 +76,13 @@ class Predictor:
         self.context = context
 
     @property
+    def model(self) -> LanguageModel:
+        """The network, for passes over whole texts; loaded if it is not yet."""
+        return self.opened.language_model
+
+    @property
     def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
+        return self.opened.tokenizer
 
     @contextmanager
     def reading(self) -> Iterator[Retriever]:
@@ -95,16 +103,17 @@ def open_predictor(
     settings: Settings | Callable[[frozenset[str]], Settings] | None = None,
     policy: Policy = EVERYTHING,
     encoder: str | Path | None = None,
-    context: Callable[[LanguageModel], ContextProvider] | None = None,
+    context: Callable[[DecodingModel], ContextProvider] | None = None,
     threads: int | None = None,
     verify: bool = False,
+    storage: Storage = "auto",
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
-    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `verify`
-    is as for `LanguageModel.open`.
+    `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `threads`,
+    `verify` and `storage` are as for `DecodingModel.open`.
     """
-    language_model = LanguageModel.open(Path(model), threads=threads, verify=verify)
+    language_model = DecodingModel.open(Path(model), threads=threads, verify=verify, storage=storage)
     open_stores = [open_store(Path(path)) for path in stores]
     offered = {search for store in open_stores for search in store.config.searches}
     wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})
@@ -137,13 +146,15 @@ class Reader:
         self._decoders: list[Decoder] = []
         self._last_context: tuple[Any, list[InContext]] = (None, [])
         encoder = predictor.encoder
-        self._separate = encoder is not None and (predictor.context is not None or encoder.model is not predictor.model)
+        self._separate = encoder is not None and (
+            predictor.context is not None or not predictor.opened.is_same(encoder.opened)
+        )
 
     @cached_property
     def _key_decoder(self) -> Decoder:
         encoder = self._predictor.encoder
         assert encoder is not None
-        return Decoder(encoder.model, encoder.key)
+        return encoder.opened.decoder(encoder.key)
 
     def predict(self, ids: NDArray[np.integer[Any]], retriever: Retriever | None) -> Prediction:
         """The distribution after a text, which begins with the beginning-of-text token."""
@@ -186,9 +197,9 @@ class Reader:
             context, start = self._last_context[1], window.start
         key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
         while len(self._decoders) < len(context):
-            self._decoders.append(Decoder(predictor.model, key))
+            self._decoders.append(predictor.opened.decoder(key))
         texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
-        return context, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
+        return context, read_together(self._decoders[: len(texts)], texts)
 
     def _key(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.files import fingerprint
-from silo.lm.manifest import Key
+from silo.lm.manifest import Key, key_fingerprint
 from silo.lm.model import LanguageModel
 from silo.lm.parallel import map_on_cores
 from silo.lm.windows import Window, Windows
@@ -67,8 +66,7 @@ class DocumentEncoder:
     @property
     def fingerprint(self) -> str:
         """Names the model and the kind of key; the model alone for `final`."""
-        model = self.model.fingerprint
-        return model if self.key == "final" else fingerprint({"model": model, "key": self.key})
+        return key_fingerprint(self.model.fingerprint, self.key)
 
     @property
     def width(self) -> int:

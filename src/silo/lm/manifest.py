@@ -27,6 +27,7 @@ from silo.files import (
     remove_tree,
 )
 from silo.lm.checksums import checksums
+from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 Key = Literal["final", "ffn"]
 
@@ -41,7 +42,8 @@ _GROWING, _REPLACED, _REPLACED_ONCE = ".saving", ".replaced", ".old"
 """Endings of the new and the old one of two directories; `.old` is of earlier versions and never removed."""
 
 _WEIGHTS = ".safetensors"
-_FUNCTION = ("config.json", "tokenizer.json")
+_TOKENIZER = "tokenizer.json"
+_FUNCTION = ("config.json", _TOKENIZER)
 _LOADED = (*_FUNCTION, "tokenizer_config.json", "generation_config.json")
 
 
@@ -49,6 +51,20 @@ def model_fingerprint(manifest: Mapping[str, Any]) -> str:
     """The fingerprint of the model a manifest describes."""
     files = {name: mark for name, mark in manifest["files"].items() if name in _FUNCTION or name.endswith(_WEIGHTS)}
     return fingerprint(files)
+
+
+def key_fingerprint(model: str, key: Key) -> str:
+    """Names a model and a kind of key; the model alone for `final`."""
+    return model if key == "final" else fingerprint({"model": model, "key": key})
+
+
+def open_tokenizer(root: Path) -> Tokenizer:
+    """The tokenizer of a model directory."""
+    if not (root / _TOKENIZER).is_file():
+        raise SiloError(
+            "not-a-model", f"{root} has no {_TOKENIZER}", "import the model with --tokenizer tokenizer.json"
+        )
+    return load_tokenizer(str(root))
 
 
 def open_manifest(root: Path) -> dict[str, Any]:

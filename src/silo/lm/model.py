@@ -40,6 +40,7 @@ from silo.lm.manifest import (
     growing_place,
     model_fingerprint,
     open_manifest,
+    open_tokenizer,
     verify_network,
 )
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
@@ -108,7 +109,7 @@ class LanguageModel:
         verify_network(root, manifest, again=verify)
         if threads:
             torch.set_num_threads(threads)
-        tokenizer = _open_tokenizer(root)
+        tokenizer = open_tokenizer(root)
         network = load_network(root, dtype=torch.float32 if device == "cpu" else None).to(device).eval()
         if tokenizer.vocabulary > network.config.get_text_config().vocab_size:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
@@ -235,12 +236,6 @@ class LanguageModel:
     def fingerprint(self) -> str:
         """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
         return model_fingerprint(self.manifest)
-
-
-def _open_tokenizer(root: Path) -> Tokenizer:
-    if not (root / FILE).is_file():
-        raise SiloError("not-a-model", f"{root} has no {FILE}", "import the model with --tokenizer tokenizer.json")
-    return load_tokenizer(str(root))
 
 
 def load_network(root: Path, *, dtype: torch.dtype | None = None) -> Any:

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.lm.engine.kernel import (
+    FLOAT32,
     PAGE,
     PAIR,
+    PANEL,
     QUERY_ROWS,
     Cache,
     Float32s,
@@ -31,6 +33,7 @@ from silo.lm.engine.kernel import (
     Outputs,
     Scratch,
     Tokens,
+    pack_rows,
     run_pass,
 )
 from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load_network, read_shape
@@ -40,6 +43,7 @@ _PASS_ROWS = 192
 _WORK_PER_THREAD = 12_000_000
 """Multiplications of a pass from which another thread is worth waking: that takes as long as two million of them."""
 _ALL_ARRIVED = 1 << 62
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +56,9 @@ class Forward:
 
 
 def why_unsupported(root: Path) -> str:
-    """Why the engine does not compute the network of a model directory; empty where it does."""
+    """Why the engine does not compute the network of a model directory; empty where it does, or nothing is there."""
+    if not (root / _CONFIG).is_file():
+        return ""
     try:
         read_shape(_read_config(root))
     except UnsupportedNetworkError as reason:
@@ -62,10 +68,40 @@ def why_unsupported(root: Path) -> str:
 
 def _read_config(root: Path) -> dict[str, Any]:
     try:
-        content = json.loads((root / "config.json").read_bytes())
+        content = json.loads((root / _CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise SiloError("not-a-model", f"{root}: config.json cannot be read: {error}") from error
+        raise SiloError("not-a-model", f"{root}: {_CONFIG} cannot be read: {error}") from error
     return content if isinstance(content, dict) else {}
+
+
+def is_compiled() -> bool:
+    """Was the kernel compiled on this machine before? If not, that comes with the first pass and takes a while."""
+    if run_pass.signatures:
+        return True
+    try:
+        compiled: Any = run_pass
+        return bool(compiled._cache._cache_file._load_index())
+    except (AttributeError, OSError):  # numba's own, which it may change: nothing but a message hangs on it
+        return True
+
+
+def warm() -> None:
+    """Compile the kernel, by a pass of a network of one layer without weights."""
+    shape = Shape(
+        PAIR, 1, 1, 1, PAIR, PAIR, PAIR, 1, 1e-5, False, True, False, False, False, np.ones(PAIR // 2, np.float32)
+    )
+    matrix, bias = np.zeros((1, 2, PAIR, 4 * PANEL), dtype=np.uint8), np.zeros((1, PAIR), dtype=np.float32)
+    wide, wide_bias = np.zeros((1, 6, PAIR, 4 * PANEL), dtype=np.uint8), np.zeros((1, 3 * PAIR), dtype=np.float32)
+    norms = np.zeros((3, PAIR), dtype=np.float32)
+    matrices, biases = (
+        (wide, matrix, wide[:, :4].copy(), matrix),
+        (wide_bias, bias, wide_bias[:, : 2 * PAIR].copy(), bias),
+    )
+    network = Network(FLOAT32, matrix[0], matrix[0], *matrices, *biases, norms, norms, 1, 1, PAIR, PAIR, False, 1e-5)
+    engine = Engine(network, shape, "float32", 1)
+    engine.forward([0], [0], [engine.claim_slot()])
+    for kind in (np.uint32, np.uint16):
+        pack_rows(np.zeros((1, 1), dtype=kind), np.zeros((1, 1, PANEL), dtype=kind), 0, 0, 1)
 
 
 def core_count() -> int:
@@ -97,12 +133,6 @@ class Engine:
         shape = read_shape(_read_config(root))
         network, chosen = load_network(root, shape, storage)
         return cls(network, shape, chosen, threads or core_count())
-
-    @property
-    def weight_bytes(self) -> int:
-        """Memory that the weights take."""
-        arrays = {id(item): item.nbytes for item in self._network if isinstance(item, np.ndarray)}
-        return sum(arrays.values())
 
     def claim_slot(self) -> int:
         """A slot for one text."""
