@@ -295,6 +295,17 @@ def test_frequencies_are_those_of_transformers() -> None:
         np.testing.assert_allclose(read_shape(config.to_dict()).frequencies, rotary.inv_freq.numpy(), rtol=2e-7)
 
 
+def test_softmax_is_exact_to_the_last_bits() -> None:
+    rng = np.random.default_rng(5)
+    for size, spread in [(1, 1.0), (3, 10.0), (4099, 30.0), (1000, 900.0)]:
+        logits = (rng.standard_normal(size) * spread).astype(np.float32)
+        probabilities = np.empty(size)
+        kernel.softmax(logits, probabilities)
+        weights = np.exp(logits.astype(np.longdouble) - logits.max())
+        exact = (weights / weights.sum()).astype(np.float64)
+        np.testing.assert_allclose(probabilities, exact, rtol=1e-14, atol=1e-300)
+
+
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"])
 @pytest.mark.parametrize("stored", [types.float32, types.uint16, types.int16])
 def test_tiles_compile_for_plain_processors_without_calls(triple: str, stored: Any) -> None:

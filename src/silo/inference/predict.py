@@ -164,11 +164,13 @@ class Reader:
         shares = [item.weight for item in context]
         lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
+        if retriever is None or not predictor.method & {"knn", "ngram"}:
+            return Prediction(prefix, lm, lm, np.ones(1), None, None, (), (), tuple(context))
         levels: tuple[NgramLevel, ...] = ()
         neighbours: Neighbours | None = None
-        if retriever is not None and "ngram" in predictor.method:
+        if "ngram" in predictor.method:
             levels = tuple(retriever.next_tokens(prefix))
-        if retriever is not None and "knn" in predictor.method and settings.asks_neighbours(peak):
+        if "knn" in predictor.method and settings.asks_neighbours(peak):
             neighbours = retriever.neighbours(self._key(prefix, outputs), settings.k, settings.probes)
         weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
         mixed = lm * weights[0]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.lm.engine.engine import Engine
+from silo.lm.engine.kernel import softmax
 from silo.lm.engine.weights import Storage, UnsupportedNetworkError
 from silo.lm.manifest import Key, key_fingerprint, model_fingerprint, open_manifest, open_tokenizer, verify_network
 from silo.text.tokenizer import Tokenizer
@@ -266,6 +267,6 @@ def _shared_prefix(one: Tokens, other: Tokens) -> int:
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-    probabilities: NDArray[np.float64] = weights / weights.sum()
+    probabilities = np.empty(len(logits))
+    softmax(np.ascontiguousarray(logits), probabilities)
     return probabilities

@@ -35,6 +35,7 @@ from silo.lm.engine.kernel import (
     Tokens,
     pack_rows,
     run_pass,
+    softmax,
 )
 from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load_network, read_shape
 
@@ -100,6 +101,7 @@ def warm() -> None:
     network = Network(FLOAT32, matrix[0], matrix[0], *matrices, *biases, norms, norms, 1, 1, PAIR, PAIR, False, 1e-5)
     engine = Engine(network, shape, "float32", 1)
     engine.forward([0], [0], [engine.claim_slot()])
+    softmax(np.zeros(1, dtype=np.float32), np.zeros(1))
     for kind in (np.uint32, np.uint16):
         pack_rows(np.zeros((1, 1), dtype=kind), np.zeros((1, 1, PANEL), dtype=kind), 0, 0, 1)
 
