@@ -27,6 +27,7 @@ from silo.store.store import Store
 
 if TYPE_CHECKING:
     from silo.lm.encode import DocumentEncoder
+    from silo.lm.engine.decoder import DecodingModel
     from silo.lm.model import LanguageModel
 
 
@@ -136,13 +137,20 @@ def _open_encoder(model: Path, *, verify: bool, placement: Placement = NOT_ASKED
 class KeyEncoder:
     """The model whose states are the stores' keys, which may be another than the LM."""
 
-    model: LanguageModel
+    opened: DecodingModel
     key: Key
     windows: Windows
 
     @classmethod
-    def of(cls, model: LanguageModel, key: Key) -> KeyEncoder:
-        return cls(model, key, Windows().within(model.context))
+    def of(cls, model: LanguageModel | DecodingModel, key: Key) -> KeyEncoder:
+        from silo.lm.engine.decoder import DecodingModel
+
+        return cls(DecodingModel.of(model), key, Windows().within(model.context))
+
+    @property
+    def model(self) -> LanguageModel:
+        """Its network, for passes over whole texts."""
+        return self.opened.language_model
 
 
 def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path | None) -> tuple[Path, Key]:
@@ -167,14 +175,15 @@ def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path |
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
 
 
-def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str | Path | None) -> KeyEncoder:
+def find_key_encoder(
+    model: LanguageModel | DecodingModel, stores: Sequence[Store], place: str | Path | None
+) -> KeyEncoder:
     """The LM itself if the stores were made with it, else the model they were made with; see `locate_key_encoder`."""
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import DecodingModel
 
     root, key = locate_key_encoder(model.root, stores, place)
-    if root == model.root:
-        return KeyEncoder.of(model, key)
-    return KeyEncoder.of(LanguageModel.open(root, device=str(model.device), dtype=model.placement.dtype), key)
+    own = DecodingModel.of(model)
+    return KeyEncoder.of(own if root == own.root else DecodingModel.open(root, placement=own.placement), key)
 
 
 def require_fit(model: Path, stores: Sequence[Store]) -> None:

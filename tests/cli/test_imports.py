@@ -13,6 +13,7 @@ import pytest
 from silo.store.selector import Selector
 from silo.store.usage import Share, Usage, append_usage
 from tests.conftest import record, write_jsonl
+from tests.inference.world import make_model, make_store
 from tests.store.small import document, small_store
 
 HEAVY = ("torch", "transformers", "faiss", "accelerate")
@@ -66,6 +67,13 @@ def test_commands_without_a_model_load_no_torch(place: Path) -> None:
         ["doctor"],
     ]
     _run(commands)
+
+
+def test_generating_with_the_engine_loads_no_torch(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    make_store(tmp_path / "store", model).close()
+    prompt = ["generate", "--model", str(model), "--store", str(tmp_path / "store"), "--max-tokens", "3", "The quick"]
+    _run([prompt, [*prompt, "--guard", "8", "--method", "ric+ngram"], ["doctor", "--model", str(model), "--warm"]])
 
 
 def test_a_command_that_loads_torch_is_noticed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from silo.cli import main
 from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
-from silo.evaluation.ppl import PplOptions, evaluate_perplexity
+from silo.evaluation.perplexity import PplOptions, evaluate_perplexity
 from silo.evaluation.tune import tune, validation_text
 from silo.inference.predict import open_predictor
 from silo.inference.session import open_session

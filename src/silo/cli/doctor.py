@@ -7,11 +7,13 @@ import os
 import platform
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from silo import __version__
 from silo.cli import show
+from silo.errors import SiloError
 
 _NEEDED = (
     "accelerate",
@@ -39,11 +41,19 @@ _EXTRAS = {
 def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     """Add `silo doctor`."""
     parser = nouns.add_parser("doctor", parents=[common], help="say what is installed and what is missing")
+    parser.add_argument("--warm", action="store_true", help="compile the decode engine now instead of at its first use")
+    parser.add_argument(
+        "--model", metavar="DIR", help="say who decodes this model: the engine, or transformers and why"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     report = examine()
+    if arguments.warm:
+        report["machine"]["decode_engine"] = _warm(quiet=arguments.quiet)
+    if arguments.model:
+        report["machine"]["model_decoded_by"] = decoded_by(Path(arguments.model))
     if arguments.json:
         show.print_json(report)
     else:
@@ -51,6 +61,26 @@ def _run(arguments: argparse.Namespace) -> int:
         rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in report["packages"]]
         show.table("packages", ("package", "version", "for", "how to get it"), rows)
     return 0 if report["complete"] else 6
+
+
+def _warm(*, quiet: bool) -> str:
+    from silo.lm.engine.engine import is_compiled, warm
+
+    if not is_compiled():
+        show.say("compiling the decode engine, about ten seconds", quiet=quiet)
+    begun = time.perf_counter()
+    warm()
+    return f"compiled, ready in {time.perf_counter() - begun:.1f} s"
+
+
+def decoded_by(model: Path) -> str:
+    """Who decodes a model."""
+    from silo.lm.engine.engine import why_unsupported
+
+    if not (model / "config.json").is_file():
+        raise SiloError("input-missing", f"{model} is no model directory: it has no config.json")
+    reason = why_unsupported(model)
+    return f"transformers: {reason}" if reason else "the decode engine"
 
 
 def examine() -> dict[str, Any]:

@@ -112,6 +112,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    from silo.cli.doctor import decoded_by
     from silo.lm.importers.locate import locate_model, require_place
 
     tokenizer = Path(arguments.tokenizer) if arguments.tokenizer else None
@@ -136,6 +137,7 @@ def _import(arguments: argparse.Namespace) -> int:
         "vocabulary": model.vocabulary,
         "hidden_size": model.hidden_size,
         "context": model.context,
+        "decoded_by": decoded_by(Path(arguments.out)),
     }
     show.facts("imported", facts, as_json=arguments.json)
     return 0

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from silo.inference.predict import Predictor
     from silo.inference.session import Session
     from silo.inference.settings import Settings
+    from silo.lm.engine.weights import Storage
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -52,7 +53,11 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def predictor_from_options(
-    arguments: argparse.Namespace, *, guard: int | None = None, threads: int | None = None
+    arguments: argparse.Namespace,
+    *,
+    guard: int | None = None,
+    threads: int | None = None,
+    storage: Storage = "auto",
 ) -> Predictor:
     """What the options name; `guard` is what the stores must be fit for."""
     from silo.inference.predict import open_predictor
@@ -68,6 +73,7 @@ def predictor_from_options(
         guard=guard,
         threads=threads,
         verify=arguments.verify,
+        storage=storage,
     )
     if predictor.stores and all(next(store.documents(), None) is None for store in predictor.stores):
         show.say("the stores hold no documents: this is the language model alone", quiet=arguments.quiet)
@@ -144,6 +150,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
+    storage = "how the engine keeps weights: auto (as in their file), float32, bf16 or fp16"
+    parser.add_argument("--storage", default="auto", choices=("auto", "float32", "bf16", "fp16"), help=storage)
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
     parser.set_defaults(run=_generate)
 
@@ -156,12 +164,33 @@ def _generate(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in names}
     Session.check(**options)
     prompt = _prompt(arguments.prompt)
-    session = Session(predictor_from_options(arguments, guard=arguments.guard, threads=1))
+    threads = _announce_decoding(arguments)
+    session = Session(
+        predictor_from_options(arguments, guard=arguments.guard, threads=threads, storage=arguments.storage)
+    )
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:
         show.print_json(answer.as_json())
     return 0
+
+
+def _announce_decoding(arguments: argparse.Namespace) -> int | None:
+    """Say what makes decoding slow, if anything does. Gives the threads that are fastest, None where the engine chooses."""
+    from silo.lm.engine.decoder import uses_engine
+    from silo.lm.engine.engine import is_compiled, why_unsupported
+    from silo.lm.manifest import require_model
+
+    model = Path(arguments.model)
+    require_model(model)
+    if not uses_engine():
+        return 1
+    if reason := why_unsupported(model):
+        show.say(f"transformers decodes this model, not the faster engine: {reason}", quiet=arguments.quiet)
+        return 1
+    if not is_compiled():
+        show.say("compiling the decode engine, once, about ten seconds", quiet=arguments.quiet)
+    return None
 
 
 def write(

@@ -18,6 +18,8 @@ from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, read_together
+from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
 from silo.store.policy import EVERYTHING, Policy
@@ -26,7 +28,6 @@ from silo.store.view import Neighbours
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from silo.lm.decoder import Decoder, DecoderOutput
     from silo.lm.model import LanguageModel
 
 
@@ -57,7 +58,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | DecodingModel,
         stores: Sequence[Store],
         *,
         method: frozenset[str],
@@ -66,7 +67,7 @@ class Predictor:
         encoder: KeyEncoder | None,
         context: ContextProvider | None,
     ) -> None:
-        self.model = model
+        self.opened = DecodingModel.of(model)
         self.stores = tuple(stores)
         self.method = method
         self.settings = settings
@@ -76,8 +77,13 @@ class Predictor:
         self.context = context
 
     @property
+    def model(self) -> LanguageModel:
+        """The network, for passes over whole texts; loaded if it is not yet."""
+        return self.opened.language_model
+
+    @property
     def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
+        return self.opened.tokenizer
 
     @contextmanager
     def reading(self) -> Iterator[Retriever]:
@@ -98,16 +104,17 @@ def open_predictor(
     settings: Settings | Callable[[frozenset[str]], Settings] | None = None,
     policy: Policy = EVERYTHING,
     encoder: str | Path | None = None,
-    context: Callable[[LanguageModel], ContextProvider] | None = None,
+    context: Callable[[DecodingModel], ContextProvider] | None = None,
     guard: int | None = None,
     threads: int | None = None,
     verify: bool = False,
+    storage: Storage = "auto",
 ) -> Predictor:
     """Open a model directory and store directories; without a method, kNN and n-gram as far as the stores offer them.
 
     `settings` may be a function of the method; `context` makes another provider for `ric` than the paper's; `guard` is
-    what the stores must be fit for; `verify` is as for `LanguageModel.open`. What is wrong with any of that is said
-    before the network is loaded.
+    what the stores must be fit for; `threads`, `verify` and `storage` are as for `DecodingModel.open`. What is wrong
+    with any of that is said before the network is loaded.
     """
     open_stores = [open_store(Path(path)) for path in stores]
     require_fit(Path(model), open_stores)
@@ -120,21 +127,18 @@ def open_predictor(
         Guard(guard).check(open_stores)
     if "knn" in wanted:
         locate_key_encoder(Path(model), open_stores, encoder)
-
-    from silo.lm.model import LanguageModel
-
-    language_model = LanguageModel.open(Path(model), threads=threads, verify=verify)
+    opened = DecodingModel.open(Path(model), threads=threads, verify=verify, storage=storage)
     provider: ContextProvider | None = None
     if "ric" in wanted:
-        ric = RicContext(language_model.context, chosen.ric, language_model.tokenizer)
-        provider = context(language_model) if context else ric
+        ric = RicContext(opened.context, chosen.ric, opened.tokenizer)
+        provider = context(opened) if context else ric
     return Predictor(
-        language_model,
+        opened,
         open_stores,
         method=wanted,
         settings=chosen,
         policy=policy,
-        encoder=find_key_encoder(language_model, open_stores, encoder) if "knn" in wanted else None,
+        encoder=find_key_encoder(opened, open_stores, encoder) if "knn" in wanted else None,
         context=provider,
     )
 
@@ -147,15 +151,15 @@ class Reader:
         self._decoders: list[Decoder] = []
         self._last_context: tuple[Any, list[InContext]] = (None, [])
         encoder = predictor.encoder
-        self._separate = encoder is not None and (predictor.context is not None or encoder.model is not predictor.model)
+        self._separate = encoder is not None and (
+            predictor.context is not None or not predictor.opened.is_same(encoder.opened)
+        )
 
     @cached_property
     def _key_decoder(self) -> Decoder:
-        from silo.lm.decoder import Decoder
-
         encoder = self._predictor.encoder
         assert encoder is not None
-        return Decoder(encoder.model, encoder.key)
+        return encoder.opened.decoder(encoder.key)
 
     def predict(self, ids: NDArray[np.integer[Any]], retriever: Retriever | None) -> Prediction:
         """The distribution after a text, which begins with the beginning-of-text token."""
@@ -165,11 +169,13 @@ class Reader:
         shares = [item.weight for item in context]
         lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
+        if retriever is None or not predictor.method & {"knn", "ngram"}:
+            return Prediction(prefix, lm, lm, np.ones(1), None, None, (), (), tuple(context))
         levels: tuple[NgramLevel, ...] = ()
         neighbours: Neighbours | None = None
-        if retriever is not None and "ngram" in predictor.method:
+        if "ngram" in predictor.method:
             levels = tuple(retriever.next_tokens(prefix))
-        if retriever is not None and "knn" in predictor.method and settings.asks_neighbours(peak):
+        if "knn" in predictor.method and settings.asks_neighbours(peak):
             neighbours = retriever.neighbours(self._key(prefix, outputs), settings.k, settings.probes)
         weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
         mixed = lm * weights[0]
@@ -187,7 +193,6 @@ class Reader:
         self, prefix: NDArray[np.int64], retriever: Retriever | None
     ) -> tuple[list[InContext], list[DecoderOutput]]:
         """One pass for each thing that is put before the text."""
-        from silo.lm.decoder import Decoder
 
         predictor = self._predictor
         if predictor.context is None or retriever is None:
@@ -200,9 +205,9 @@ class Reader:
             context, start = self._last_context[1], window.start
         key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
         while len(self._decoders) < len(context):
-            self._decoders.append(Decoder(predictor.model, key))
+            self._decoders.append(predictor.opened.decoder(key))
         texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
-        return context, [decoder.read(text) for decoder, text in zip(self._decoders, texts, strict=False)]
+        return context, read_together(self._decoders[: len(texts)], texts)
 
     def _key(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""

@@ -10,14 +10,15 @@ from silo.inference.answer import Answer
 from silo.inference.context import ContextProvider
 from silo.inference.generate import GenerateOptions, Step, generate
 from silo.inference.predict import Predictor, open_predictor
-from silo.inference.score import Scored, score_text
 from silo.inference.settings import Settings, load_settings
+from silo.lm.engine.decoder import DecodingModel
+from silo.lm.engine.weights import Storage
 from silo.store.policy import Policy
 from silo.store.usage import Share
 from silo.text.stream import merged_stream
 
 if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
+    from silo.inference.score import Scored
 
 
 class Session:
@@ -48,6 +49,8 @@ class Session:
 
     def score(self, texts: str | Iterable[str]) -> Scored:
         """Score documents as one stream, as `silo score` does."""
+        from silo.inference.score import score_text  # with torch, which `generate` may do without
+
         documents = [texts] if isinstance(texts, str) else texts
         return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))
 
@@ -69,12 +72,14 @@ def open_session(
     policy: str = "",
     encoder: str | Path | None = None,
     home: str | Path = "silo-home",
-    context: Callable[[LanguageModel], ContextProvider] | None = None,
+    context: Callable[[DecodingModel], ContextProvider] | None = None,
     threads: int | None = None,
+    storage: Storage = "auto",
 ) -> Session:
     """Open directories. `settings` may be a name saved by `silo store tune` in `home`; `policy` is an expression.
 
-    `context` makes what is put before the text by the method `ric`; passages as in the paper without it.
+    `context` makes what is put before the text by the method `ric`; passages as in the paper without it. `threads` and
+    `storage` are as for `DecodingModel.open`.
     """
 
     def named(method: frozenset[str]) -> Settings:
@@ -89,5 +94,6 @@ def open_session(
         encoder=encoder,
         context=context,
         threads=threads,
+        storage=storage,
     )
     return Session(predictor)

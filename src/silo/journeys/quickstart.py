@@ -22,6 +22,7 @@ from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import Retriever
 from silo.inference.session import Session, open_session
 from silo.inference.settings import Settings
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import CODEC_FOLDER, require_model
 from silo.lm.tokenizer import FILE
 from silo.lm.windows import Window, Windows
@@ -34,7 +35,7 @@ from silo.store.add import Added
 from silo.store.store import Store
 
 if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
+    pass
 
 Tokens = NDArray[np.int64]
 
@@ -106,14 +107,13 @@ def open_for_question(model: Path, store: Path, question: str) -> Session:
         method="ngram+ric",
         settings=Settings(ngram=_QUOTING),
         context=lambda language_model: QuestionContext(language_model, question),
-        threads=1,
     )
 
 
 class QuestionContext:
     """Before an answer stands a chat with the question and the passages found for it; the answer has the other half."""
 
-    def __init__(self, model: LanguageModel, question: str) -> None:
+    def __init__(self, model: DecodingModel, question: str) -> None:
         self._tokenizer = model.tokenizer
         self._marks = _chat_marks(model.root)
         self._question = question

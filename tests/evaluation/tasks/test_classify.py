@@ -15,7 +15,6 @@ from silo.inference.gates import Gate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.prompts.observe import observe_prompts
 from silo.inference.settings import Ric, Settings, parse_method
-from silo.lm.decoder import Decoder
 from silo.lm.windows import Window
 from silo.text.tokenizer import load_tokenizer
 from tests.evaluation.tasks.folders import LETTERS, WORDS, write_task
@@ -118,7 +117,7 @@ def test_a_method_with_passages_reads_them_before_the_prompt(place: Path) -> Non
         for item in items:
             room = predictor.model.context - len(item.tokens) - 1
             parts = [item.tokens, np.array([predictor.tokenizer.begin]), ids[-room:]]
-            mean += item.weight * Decoder(predictor.model).read(np.concatenate(parts)).probabilities
+            mean += item.weight * predictor.opened.decoder().read(np.concatenate(parts)).probabilities
         rows.append([np.log(mean[word[0]]) for word in verbaliser.words])
     assert found == pytest.approx(np.array(rows[:-1]) - np.array(rows[-1]), rel=1e-4, abs=1e-4)
 

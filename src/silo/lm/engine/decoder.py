@@ -1,0 +1,298 @@
+"""Reads texts token by token: what was read before is kept and never computed twice.
+
+`DecodingModel` is a model directory opened for this. The decode engine reads where it knows the network, and neither
+torch nor transformers are loaded; transformers reads where it does not. Whoever wants passes over whole texts gets the
+network of transformers too (`language_model`), loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.errors import SiloError
+from silo.lm.engine.engine import Engine
+from silo.lm.engine.kernel import softmax
+from silo.lm.engine.weights import Storage, UnsupportedNetworkError
+from silo.lm.manifest import Key, key_fingerprint, model_fingerprint, open_manifest, open_tokenizer, verify_network
+from silo.placement import CPU, NOT_ASKED, Placement, asked
+from silo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from silo.lm.model import LanguageModel
+
+Tokens = NDArray[np.int64]
+
+
+def uses_engine(placement: Placement = NOT_ASKED) -> bool:
+    """May the engine compute what is asked for? It computes on the processor, in float32."""
+    chosen = placement.over(asked())
+    return chosen.device in ("", "cpu") and chosen.dtype in ("", "auto", "float32")
+
+
+class DecodingModel:
+    """An opened model directory, or a network that is loaded already."""
+
+    def __init__(
+        self,
+        root: Path,
+        tokenizer: Tokenizer,
+        manifest: dict[str, Any],
+        *,
+        engine: Engine | None = None,
+        language_model: LanguageModel | None = None,
+        threads: int | None = None,
+        asked_for: Placement = NOT_ASKED,
+    ) -> None:
+        self.root = root
+        self.tokenizer = tokenizer
+        self.manifest = manifest
+        self.engine = engine
+        self._threads = threads
+        self._asked_for = asked_for
+        if language_model is not None:
+            self.language_model = language_model
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        *,
+        threads: int | None = None,
+        verify: bool = False,
+        storage: Storage = "auto",
+        placement: Placement = NOT_ASKED,
+    ) -> DecodingModel:
+        """Open a model directory whose files are what its manifest says.
+
+        `threads` are those of the engine at most, all cores without it, and torch's for the whole process. `verify` is
+        as for `LanguageModel.open`; `storage` says how the engine keeps weights. Where `placement`, or what the process
+        asked for, is another device or format than the engine's, transformers decodes.
+        """
+        manifest = open_manifest(root)
+        verify_network(root, manifest, again=verify)
+        tokenizer = open_tokenizer(root)
+        try:
+            if not uses_engine(placement):
+                raise UnsupportedNetworkError(f"it computes on cpu in float32, not on {placement.over(asked())}")
+            engine = Engine.open(root, storage=storage, threads=threads)
+        except UnsupportedNetworkError as reason:
+            if storage != "auto":
+                raise SiloError("usage", f"weights of {root} cannot be kept as {storage}: {reason}") from None
+            model = cls(root, tokenizer, manifest, threads=threads, asked_for=placement)
+            model.language_model  # noqa: B018  # a model that cannot be read is refused now
+            return model
+        if tokenizer.vocabulary > engine.shape.vocabulary:
+            raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
+        return cls(root, tokenizer, manifest, engine=engine, threads=threads)
+
+    @classmethod
+    def of(cls, model: LanguageModel | DecodingModel) -> DecodingModel:
+        """A network that is loaded already is decoded by transformers: it may be another than that of its directory."""
+        if isinstance(model, DecodingModel):
+            return model
+        return cls(model.root, model.tokenizer, model.manifest, language_model=model)
+
+    @cached_property
+    def language_model(self) -> LanguageModel:
+        """The network of transformers."""
+        from silo.lm.model import LanguageModel
+
+        asked_for = self._asked_for
+        return LanguageModel.open(self.root, threads=self._threads, device=asked_for.device, dtype=asked_for.dtype)
+
+    @property
+    def placement(self) -> Placement:
+        """Device and number format that decoding computes in."""
+        return CPU if self.engine else self.language_model.placement
+
+    @property
+    def context(self) -> int:
+        """The longest input the network was made for."""
+        return self.engine.shape.context if self.engine else self.language_model.context
+
+    def is_same(self, other: DecodingModel) -> bool:
+        """Are these one network in memory?"""
+        loaded = self.engine is None and other.engine is None
+        return self is other or (loaded and self.language_model is other.language_model)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the function this model computes."""
+        return model_fingerprint(self.manifest)
+
+    def key_fingerprint(self, key: Key) -> str:
+        """Names this model and a kind of its keys."""
+        return key_fingerprint(self.fingerprint, key)
+
+    def decoder(self, key: Key = "final") -> Decoder:
+        """For one text that grows."""
+        if self.engine is not None:
+            return EngineDecoder(self.engine, key)
+        return TransformersDecoder(self.language_model, key)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderOutput:
+    """After a text: the probability of every token, and the key of this place."""
+
+    probabilities: NDArray[np.float64]
+    key: NDArray[np.float32]
+
+    @property
+    def peak(self) -> float:
+        """The probability of the likeliest token."""
+        return float(self.probabilities.max())
+
+
+class TransformersDecoder:
+    """One text at a time. `read` takes the whole text; only what differs from the text before is computed."""
+
+    def __init__(self, model: LanguageModel, key: Key) -> None:
+        self._model = model
+        self._key = key
+        self._cache: Any = None
+        self._ids: Tokens = np.empty(0, dtype=np.int64)
+        self._last: DecoderOutput | None = None
+
+    def read(self, ids: NDArray[Any], draft: Sequence[int] = ()) -> DecoderOutput:  # noqa: ARG002
+        """The prediction after a text of at least one token; drafts are of no use here."""
+        import torch
+
+        text = _require_tokens(ids)
+        if self._last is not None and np.array_equal(text, self._ids):
+            return self._last
+        reused = min(_shared_prefix(self._ids, text), len(text) - 1)
+        self._rewind(reused)
+        with torch.inference_mode():
+            rest = torch.from_numpy(text[reused:]).unsqueeze(0).to(self._model.device)
+            output = self._model.step(rest, self._cache, key=self._key)
+        self._ids = text
+        logits, keys = (tensor[0].float().cpu().numpy() for tensor in (output.logits, output.keys))
+        self._last = DecoderOutput(_softmax(logits), keys)
+        return self._last
+
+    def _rewind(self, length: int) -> None:
+        """Keep the first tokens of what was read."""
+        if self._cache is None or not length:
+            from transformers import DynamicCache  # loaded with the network; here it costs no start anything
+
+            self._cache = DynamicCache(config=self._model.network.config)
+        elif length < len(self._ids):
+            self._cache.crop(length - len(self._ids))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What has to be read: tokens from a position on; results are wanted from one of them on."""
+
+    ids: Tokens
+    first: int
+    wanted: int
+
+
+class EngineDecoder:
+    """One text at a time, in a slot of the engine.
+
+    A *draft* is a guess of what comes after the text. It is read along with the text, and where the text then grows as
+    guessed, what comes next is known already. The engine's bits do not depend on what is read together, so a draft
+    changes nothing but the time.
+    """
+
+    def __init__(self, engine: Engine, key: Key) -> None:
+        self.engine = engine
+        self.slot = engine.claim_slot()
+        self._key = key
+        self._ids: Tokens = np.empty(0, dtype=np.int64)
+        self._known: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        self._last: tuple[int, DecoderOutput] | None = None
+        weakref.finalize(self, engine.release_slot, self.slot)
+
+    def read(self, ids: NDArray[Any], draft: Sequence[int] = ()) -> DecoderOutput:
+        """The prediction after a text of at least one token."""
+        return read_together([self], [ids], draft)[0]
+
+    def plan(self, text: Tokens, draft: Sequence[int]) -> _Plan | None:
+        """What has to be read to know what comes after a text; None if it is known."""
+        shared = _shared_prefix(self._ids, text)
+        if shared == len(text) and len(text) in self._known:
+            return None
+        reused = min(shared, len(text) - 1)
+        guess = np.array(draft, dtype=np.int64)[: max(0, self.engine.shape.context - len(text))]
+        whole = np.concatenate([text, guess])
+        self._known, self._last = {}, None
+        self._ids = whole
+        return _Plan(whole[reused:], reused, len(text) - 1 - reused)
+
+    def remember(self, plan: _Plan, logits: NDArray[np.float32], keys: dict[Key, NDArray[np.float32]]) -> None:
+        """Keep what was read, row by row after the first that was wanted."""
+        first = plan.first + plan.wanted + 1
+        self._known = {first + at: (logits[at], keys[self._key][at]) for at in range(len(logits))}
+
+    def output(self, length: int) -> DecoderOutput:
+        """After the first tokens of what was read."""
+        if self._last is None or self._last[0] != length:
+            logits, key = self._known[length]
+            self._last = length, DecoderOutput(_softmax(logits), key)
+        return self._last[1]
+
+
+Decoder = TransformersDecoder | EngineDecoder
+
+
+def read_together(
+    decoders: Sequence[Decoder], texts: Sequence[NDArray[Any]], draft: Sequence[int] = ()
+) -> list[DecoderOutput]:
+    """What comes after several texts, each read by its decoder; those of one engine are read in one pass."""
+    rows = [_require_tokens(ids) for ids in texts]
+    ours = [(decoder, text) for decoder, text in zip(decoders, rows, strict=True) if isinstance(decoder, EngineDecoder)]
+    plans = [(decoder, plan) for decoder, text in ours if (plan := decoder.plan(text, draft)) is not None]
+    if plans:
+        _run_plans(plans)
+    return [
+        decoder.output(len(text)) if isinstance(decoder, EngineDecoder) else decoder.read(text)
+        for decoder, text in zip(decoders, rows, strict=True)
+    ]
+
+
+def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]]) -> None:
+    columns, wanted, sizes, begun = [], [], [], 0
+    for decoder, plan in plans:
+        count = len(plan.ids)
+        columns.append((plan.ids, np.arange(plan.first, plan.first + count), np.full(count, decoder.slot)))
+        wanted.append(np.arange(begun + plan.wanted, begun + count))
+        sizes.append(count - plan.wanted)
+        begun += count
+    ids, positions, slots = (np.concatenate(column) for column in zip(*columns, strict=True))
+    found = plans[0][0].engine.forward(ids, positions, slots, wanted=np.concatenate(wanted))
+    ends = np.cumsum(sizes)[:-1]
+    parts = (np.split(array, ends) for array in (found.logits, found.final, found.feed_forward))
+    for (decoder, plan), logits, final, feed_forward in zip(plans, *parts, strict=True):
+        decoder.remember(plan, logits, {"final": final, "ffn": feed_forward})
+
+
+def _require_tokens(ids: NDArray[Any]) -> Tokens:
+    text = np.asarray(ids, dtype=np.int64)
+    if not len(text):
+        raise ValueError("a text without tokens has no next one")
+    return text
+
+
+def _shared_prefix(one: Tokens, other: Tokens) -> int:
+    """How many first tokens two texts share."""
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    probabilities = np.empty(len(logits))
+    softmax(np.ascontiguousarray(logits), probabilities)
+    return probabilities

@@ -1,0 +1,258 @@
+"""The decode engine: `forward` reads tokens of any number of texts and gives what comes after those that are asked for.
+
+A text lives in a *slot*: a row of pages that hold its keys and values. Pages are taken as a text grows and given back
+with its slot, so that memory follows what was read and not the longest context. To rewind a text is to read on from an
+earlier position.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.errors import SiloError
+from silo.lm.engine.kernel import (
+    FLOAT32,
+    PAGE,
+    PAIR,
+    PANEL,
+    QUERY_ROWS,
+    Cache,
+    Float32s,
+    Int64s,
+    Network,
+    Outputs,
+    Scratch,
+    Tokens,
+    pack_rows,
+    run_pass,
+    softmax,
+)
+from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load_network, read_shape
+
+_PASS_ROWS = 192
+"""Tokens of one pass at most; more are read in several, which gives the same bits."""
+_WORK_PER_THREAD = 12_000_000
+"""Multiplications of a pass from which another thread is worth waking: that takes as long as two million of them."""
+_ALL_ARRIVED = 1 << 62
+_CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """For each token that was asked for: scores of the next one, and two kinds of key."""
+
+    logits: Float32s
+    final: Float32s
+    feed_forward: Float32s
+
+
+def why_unsupported(root: Path) -> str:
+    """Why the engine does not compute the network of a model directory; empty where it does, or nothing is there."""
+    if not (root / _CONFIG).is_file():
+        return ""
+    try:
+        read_shape(_read_config(root))
+    except UnsupportedNetworkError as reason:
+        return str(reason)
+    return ""
+
+
+def _read_config(root: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((root / _CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SiloError("not-a-model", f"{root}: {_CONFIG} cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def is_compiled() -> bool:
+    """Was the kernel compiled on this machine before? If not, that comes with the first pass and takes a while."""
+    if run_pass.signatures:
+        return True
+    try:
+        compiled: Any = run_pass
+        return bool(compiled._cache._cache_file._load_index())
+    except (AttributeError, OSError):  # numba's own, which it may change: nothing but a message hangs on it
+        return True
+
+
+def warm() -> None:
+    """Compile the kernel, by a pass of a network of one layer without weights."""
+    shape = Shape(
+        PAIR, 1, 1, 1, PAIR, PAIR, PAIR, 1, 1e-5, False, True, False, False, False, np.ones(PAIR // 2, np.float32)
+    )
+    matrix, bias = np.zeros((1, 2, PAIR, 4 * PANEL), dtype=np.uint8), np.zeros((1, PAIR), dtype=np.float32)
+    wide, wide_bias = np.zeros((1, 6, PAIR, 4 * PANEL), dtype=np.uint8), np.zeros((1, 3 * PAIR), dtype=np.float32)
+    norms = np.zeros((3, PAIR), dtype=np.float32)
+    matrices, biases = (
+        (wide, matrix, wide[:, :4].copy(), matrix),
+        (wide_bias, bias, wide_bias[:, : 2 * PAIR].copy(), bias),
+    )
+    network = Network(FLOAT32, matrix[0], matrix[0], *matrices, *biases, norms, norms, 1, 1, PAIR, PAIR, False, 1e-5)
+    engine = Engine(network, shape, "float32", 1)
+    engine.forward([0], [0], [engine.claim_slot()])
+    softmax(np.zeros(1, dtype=np.float32), np.zeros(1))
+    for kind in (np.uint32, np.uint16):
+        pack_rows(np.zeros((1, 1), dtype=kind), np.zeros((1, 1, PANEL), dtype=kind), 0, 0, 1)
+
+
+def core_count() -> int:
+    """Threads that this process may use: its cores, or fewer where OMP_NUM_THREADS says so, as for torch."""
+    cores, limit = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
+
+
+class Engine:
+    """A network, its cache and its threads. Any thread may call it; passes run one after the other."""
+
+    def __init__(self, network: Network, shape: Shape, storage: str, threads: int) -> None:
+        self.shape = shape
+        self.storage = storage
+        self._network = network
+        self._threads = threads
+        self._lock = Lock()
+        self._helpers: tuple[int, ThreadPoolExecutor] | None = None
+        self._slots: dict[int, list[NDArray[np.float32]]] = {}
+        self._free_pages: list[NDArray[np.float32]] = []
+        self._table: Int64s = np.zeros((0, 0), dtype=np.int64)
+        self._scratch: Scratch | None = None
+        self._cosines: Float32s = np.empty((0, len(shape.frequencies)), dtype=np.float32)
+        self._sines = self._cosines
+
+    @classmethod
+    def open(cls, root: Path, *, storage: Storage = "auto", threads: int | None = None) -> Engine:
+        """Load the network of a model directory; UnsupportedNetworkError where it is none of the engine's."""
+        shape = read_shape(_read_config(root))
+        network, chosen = load_network(root, shape, storage)
+        return cls(network, shape, chosen, threads or core_count())
+
+    def claim_slot(self) -> int:
+        """A slot for one text."""
+        with self._lock:
+            slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+            self._slots[slot] = []
+            return slot
+
+    def release_slot(self, slot: int) -> None:
+        """Give a slot back, and its pages."""
+        with self._lock:
+            self._free_pages += self._slots.pop(slot)
+
+    def forward(self, ids: Sequence[int] | NDArray[Any], positions: Any, slots: Any, *, wanted: Any = None) -> Forward:
+        """Read tokens at positions of texts; what is asked for are all of them, or the rows that `wanted` names.
+
+        A text's tokens stand in its order. What its slot held from the first of the positions on is forgotten.
+        """
+        given = np.array([ids, positions, slots], dtype=np.int64)
+        rows = np.arange(given.shape[1]) if wanted is None else np.array(wanted, dtype=np.int64)
+        tokens = Tokens(given[0], given[1], given[2], rows)
+        self._check(tokens)
+        width, vocabulary = self.shape.width, -(-self.shape.vocabulary // PAIR) * PAIR
+        outputs = Outputs(*(np.empty((len(rows), size), dtype=np.float32) for size in (vocabulary, width, width)))
+        with self._lock:
+            self._make_room(tokens.positions, tokens.slots)
+            for first in range(0, len(tokens.ids), _PASS_ROWS):
+                here = slice(first, first + _PASS_ROWS)
+                low, high = np.searchsorted(rows, [first, first + _PASS_ROWS])
+                part = Tokens(tokens.ids[here], tokens.positions[here], tokens.slots[here], rows[low:high] - first)
+                self._run(part, Outputs(*(array[low:high] for array in outputs)))
+        return Forward(outputs.logits[:, : self.shape.vocabulary], outputs.final, outputs.feed_forward)
+
+    def _check(self, tokens: Tokens) -> None:
+        """Refuse what the loops would read beyond their arrays for."""
+        ids, positions, slots, wanted = tokens
+        if not len(ids) or (np.diff(wanted) <= 0).any() or not set(wanted.tolist()) <= set(range(len(ids))):
+            raise ValueError("a pass needs tokens, and the rows that are asked for in their order")
+        if ids.min() < 0 or ids.max() >= self.shape.vocabulary:
+            raise ValueError(f"a token is outside of the vocabulary of {self.shape.vocabulary}")
+        if positions.min() < 0 or not set(slots.tolist()) <= set(self._slots):
+            raise ValueError("a position is negative, or a slot was not claimed")
+
+    def _run(self, tokens: Tokens, outputs: Outputs) -> None:
+        rows = len(tokens.ids)
+        work = rows * self.shape.parameters
+        ranks = max(1, min(self._threads, work // _WORK_PER_THREAD))
+        cache = Cache(self._table, self._cosines, self._sines)
+        scratch = self._scratch_for(rows, int(tokens.positions.max()) + 1)
+        meeting = np.zeros(1, dtype=np.int64)
+        arguments = (self._network, cache, tokens, scratch, outputs, meeting)
+        try:
+            others = [self._pool.submit(run_pass, *arguments, rank, ranks) for rank in range(1, ranks)]
+            run_pass(*arguments, 0, ranks)
+        except BaseException:
+            meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
+            raise
+        for other in others:
+            other.result()
+
+    @property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads of this engine alone: a pass needs all of its threads at once, and would wait for another's."""
+        if self._helpers is None or self._helpers[0] != os.getpid():  # threads do not live on in a forked process
+            self._helpers = os.getpid(), ThreadPoolExecutor(self._threads - 1, thread_name_prefix="silo-engine")
+        return self._helpers[1]
+
+    def _make_room(self, positions: Int64s, slots: Int64s) -> None:
+        """Pages for every position, their addresses in the table, and the angles of the positions."""
+        for slot in set(slots.tolist()):
+            pages = self._slots[slot]
+            needed = int(positions[slots == slot].max()) // PAGE + 1
+            if len(pages) < needed or slot >= len(self._table):
+                pages += [self._take_page() for _ in range(needed - len(pages))]
+                self._write_addresses(slot, pages)
+        self._extend_angles(int(positions.max()) + 1)
+
+    def _take_page(self) -> NDArray[np.float32]:
+        if self._free_pages:
+            return self._free_pages.pop()
+        shape = self.shape
+        padded = -(-shape.head_width // PAIR) * PAIR
+        return np.zeros((shape.layers, shape.key_heads, 2, PAGE * padded), dtype=np.float32)
+
+    def _write_addresses(self, slot: int, pages: list[NDArray[np.float32]]) -> None:
+        slots, width = self._table.shape
+        if slot >= slots or len(pages) > width:
+            table = np.zeros((max(slot + 1, slots), max(len(pages), width)), dtype=np.int64)
+            table[:slots, :width] = self._table
+            self._table = table
+        self._table[slot, : len(pages)] = [page.ctypes.data for page in pages]
+
+    def _extend_angles(self, length: int) -> None:
+        if length > len(self._cosines):
+            rounded = -(-length // PAGE) * PAGE
+            angles = np.arange(rounded, dtype=np.float32)[:, None] * self.shape.frequencies
+            self._cosines = np.cos(angles.astype(np.float64)).astype(np.float32)
+            self._sines = np.sin(angles.astype(np.float64)).astype(np.float32)
+
+    def _scratch_for(self, rows: int, positions: int) -> Scratch:
+        old = self._scratch
+        if old is not None and len(old.stream) >= rows and old.scores.shape[2] >= positions:
+            return old
+        rows = rows if rows <= 1 else -(-rows // 8) * 8
+        rows, positions = max(rows, len(old.stream) if old else 0), -(-positions // PAGE) * PAGE
+        shape, network = self.shape, self._network
+        head = -(-shape.head_width // PAIR) * PAIR
+        sizes = (
+            -(-shape.width // PAIR) * PAIR,
+            shape.width,
+            network.attention_in_bias.shape[1],
+            shape.heads * shape.head_width,
+            network.feed_in_bias.shape[1],
+            shape.feed_width,
+        )
+        queries = max(QUERY_ROWS, shape.heads // shape.key_heads)
+        self._scratch = Scratch(
+            *(np.empty((rows, size), dtype=np.float32) for size in sizes),
+            *(np.empty((self._threads, queries, size), dtype=np.float32) for size in (head, head, positions)),
+        )
+        return self._scratch

@@ -1,0 +1,779 @@
+"""The loops of the decode engine: a pass of a LLaMA-style network over some tokens, every sum in one written order.
+
+What a token gives depends on its own text alone. A product's output is one chain of additions from its first input to
+its last; a head reads the cache page by page, and pages are cut at fixed positions. So the bits are the same however a
+prompt is cut into passes, whichever texts share a pass, and on any number of threads.
+
+A matrix is kept as *panels*: `PANEL` outputs side by side, input by input [panels, inputs, PANEL], so that a panel is
+read once, from its beginning to its end, for all tokens of a pass. The cache of keys and values has the same form: what
+attention does are two more products.
+
+Threads all run `run_pass`, each with its `rank`. Each takes a share of every stage and waits for the others before the
+next one (`_wait_for_others`): no thread pool of a library is involved, so any number of engines may run at once, and a
+process that used one may fork.
+
+Products may be fused multiply-adds where the processor has them, so processors may differ in the last bits. All
+compiled functions are in this file: numba's cache on disk notices a change of the file that a function is in, and of
+no other.
+"""
+
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+UInt8s = NDArray[np.uint8]
+
+PANEL = 16
+"""Outputs of a panel: two vectors of eight floats, which with six rows fill the sixteen registers of AVX2."""
+PAIR = 2 * PANEL
+"""Outputs come in pairs of panels: a pass of up to three rows reads both at once, to keep the multipliers busy."""
+PAGE = 128
+"""Positions of a page of the cache; a multiple of PAIR."""
+_LANES = 8
+_MOST_ROWS = 6
+"""Rows of one tile."""
+_BLOCK_ROWS = 96
+"""Rows that take turns with one panel, so that both stay in the second-level cache."""
+QUERY_ROWS = 12
+"""Queries (of several tokens, and of the heads that share keys) that read the cache together."""
+_SPINS = 2000
+"""How often a waiting thread looks before it lets others have the processor; about a microsecond."""
+
+
+FLOAT32, BF16, FP16 = 0, 1, 2
+"""How weights are stored. Known when the code runs, so that it is compiled once for all."""
+_STORED = (types.float32, types.uint16, types.int16)
+
+
+class Network(NamedTuple):
+    """Weights and shape. Matrices are given as bytes, those of all layers stacked."""
+
+    stored: int
+    embedding: UInt8s  # [panels, width, bytes of PANEL weights]; the same array as `head` where they are tied
+    head: UInt8s
+    attention_in: UInt8s  # [layers, panels, width, bytes]: queries, keys and values
+    attention_out: UInt8s
+    feed_in: UInt8s  # gate and up, panel by panel in turns
+    feed_out: UInt8s
+    attention_in_bias: Float32s  # [layers, outputs]
+    attention_out_bias: Float32s
+    feed_in_bias: Float32s
+    feed_out_bias: Float32s
+    gains: Float32s  # [2 * layers + 1, width]: before attention and before feed-forward of each layer, and the last
+    shifts: Float32s
+    heads: int
+    key_heads: int
+    head_width: int
+    feed_width: int
+    centred: bool  # LayerNorm takes the mean away, RMSNorm does not
+    epsilon: float
+
+
+class Cache(NamedTuple):
+    """Addresses of pages [slots, pages], and the angles of every position.
+
+    A page is [layers, key heads, 2, PAGE * padded head width]: keys as panels over positions, then values as panels
+    over the head's width.
+    """
+
+    pages: Int64s
+    cosines: Float32s  # [positions, turned pairs]
+    sines: Float32s
+
+
+class Tokens(NamedTuple):
+    """The rows of a pass: tokens with their positions and slots, and the rows that are asked for (`wanted`)."""
+
+    ids: Int64s
+    positions: Int64s
+    slots: Int64s
+    wanted: Int64s
+
+
+class Scratch(NamedTuple):
+    """What a pass writes to: a row for each token, and for each thread."""
+
+    stream: Float32s  # [rows, width, padded to whole pairs of panels as all that follows but two]
+    normal: Float32s  # [rows, width]
+    projected: Float32s  # [rows, queries, keys and values]
+    attended: Float32s  # [rows, heads * head width], not padded
+    gated: Float32s  # [rows, gate and up]
+    activated: Float32s  # [rows, feed width], not padded
+    queries: Float32s  # [threads, QUERY_ROWS, padded head width]
+    sums: Float32s
+    scores: Float32s  # [threads, QUERY_ROWS, positions]
+
+
+class Outputs(NamedTuple):
+    """A row for each token that is asked for."""
+
+    logits: Float32s  # [wanted, padded vocabulary]
+    final: Float32s  # [wanted, width]
+    feed_forward: Float32s  # [wanted, width]: what the last feed-forward network was given
+
+
+def _splat(kind: Any, number: Any) -> Any:
+    """The number as a constant of a type, in every lane if it is a vector's."""
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def _shaped(like: Any, element: Any) -> Any:
+    return ir.VectorType(element, like.count) if isinstance(like, ir.VectorType) else element
+
+
+def _widen(builder: Any, value: Any, stored: Any) -> Any:
+    """float32 of stored weights, one or a vector: exact for every finite number."""
+    if stored == types.float32:
+        return value
+    word, real = _shaped(value.type, ir.IntType(32)), _shaped(value.type, ir.FloatType())
+    if stored == types.uint16:  # bf16 is the upper half of a float32
+        return builder.bitcast(builder.shl(builder.zext(value, word), _splat(word, 16)), real)
+    # fp16: move sign, exponent and fraction to their places; the exponent is then 112 too small. Not the processor's
+    # own conversion, which not all have: where it is missing the compiler calls a function that may not be there.
+    moved = builder.and_(builder.shl(builder.sext(value, word), _splat(word, 13)), _splat(word, 0x8FFFE000))
+    return builder.fmul(builder.bitcast(moved, real), _splat(real, 2.0**112))
+
+
+def _make_reader(stored: Any) -> Any:
+    """A function that reads one stored weight at an address."""
+
+    @intrinsic
+    def read(_: Any, _address: Any) -> Any:
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            value = builder.load(builder.inttoptr(arguments[0], context.get_value_type(stored).as_pointer()))
+            value.align = stored.bitwidth // 8
+            return _widen(builder, value, stored)
+
+        return types.float32(types.int64), generate
+
+    return read
+
+
+_read_float32, _read_bf16, _read_fp16 = map(_make_reader, _STORED)
+
+
+def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """left * right + total: fused where the processor has it."""
+    kind = total.type
+    name = f"llvm.fmuladd.v{kind.count}f32"
+    module = builder.module
+    function = module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, [left, right, total])
+
+
+def _make_tile(rows: int, panels: int) -> Any:
+    """A function that multiplies some rows by some panels: y[row, output] += sum over inputs of x * weight.
+
+    Written as vectors, since the compiler does not find them in loops: all sums stay in registers, and each is one
+    chain from the first input to the last. A function of its own in the compiled code, since a copy of it at every
+    call would make the compiler take minutes.
+    """
+
+    @intrinsic
+    def tile(
+        _: Any, _stored: Any, _w: Any, _w_bytes: Any, _n: Any, _x: Any, _x_bytes: Any, _y: Any, _y_bytes: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            for number, stored in enumerate(_STORED):
+                with builder.if_then(builder.icmp_signed("==", arguments[0], ir.IntType(64)(number))):
+                    builder.call(_find_tile(builder.module, stored, rows, panels), arguments[1:])
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), generate
+
+    return tile
+
+
+def _find_tile(module: Any, stored: Any, rows: int, panels: int) -> Any:
+    """The compiled function of a tile; written where a module has it not yet."""
+    name = f"silo_tile_{rows}x{panels}_{stored}"
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7), name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        _write_tile(ir.IRBuilder(function.append_basic_block()), function.args, stored, rows, panels)
+    return function
+
+
+def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: int) -> None:
+    """The code of a tile."""
+    weights, panel_bytes, length, x, x_bytes, y, y_bytes = arguments
+    real, integer, short = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+    vector, size = ir.VectorType(real, _LANES), stored.bitwidth // 8
+    raw_vector = vector if stored == types.float32 else ir.VectorType(ir.IntType(stored.bitwidth), _LANES)
+    columns = [(panel, at) for panel in range(panels) for at in range(PANEL // _LANES)]
+
+    def load(address: Any, type_: Any, align: int) -> Any:
+        value = builder.load(builder.inttoptr(address, type_.as_pointer()))
+        value.align = align
+        return value
+
+    def shift(address: Any, by: Any, times: int) -> Any:
+        return builder.add(address, builder.mul(by, integer(times)))
+
+    x_rows = [shift(x, x_bytes, row) for row in range(rows)]
+    w_panels = [shift(weights, panel_bytes, panel) for panel in range(panels)]
+    before, loop, end = builder.block, builder.append_basic_block("input"), builder.append_basic_block("end")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    step = builder.phi(integer)
+    step.add_incoming(integer(0), before)
+    sums = {(row, *column): builder.phi(vector) for row in range(rows) for column in columns}
+    for total in sums.values():
+        total.add_incoming(_splat(vector, 0.0), before)
+
+    def read_input(row: int) -> Any:
+        one = load(builder.add(x_rows[row], builder.shl(step, integer(2))), real, 4)
+        lanes = builder.insert_element(ir.Constant(vector, ir.Undefined), one, short(0))
+        spread = _splat(ir.VectorType(short, _LANES), 0)
+        return builder.shuffle_vector(lanes, ir.Constant(vector, ir.Undefined), spread)
+
+    def read_weight(panel: int, at: int) -> Any:
+        place = builder.add(w_panels[panel], builder.mul(step, integer(PANEL * size)))
+        return _widen(builder, load(builder.add(place, integer(at * _LANES * size)), raw_vector, size), stored)
+
+    def add(row: int, column: tuple[int, int], weight: Any, spread: Any) -> None:
+        old = sums[row, *column]
+        sums[row, *column] = _multiply_add(builder, weight, spread, old)
+        old.add_incoming(sums[row, *column], loop)
+
+    # Registers are scarce: of inputs and weights, whichever are fewer are held while the others pass by.
+    if rows > len(columns):
+        read = [read_weight(*column) for column in columns]
+        for row in range(rows):
+            spread = read_input(row)
+            for column, weight in zip(columns, read, strict=True):
+                add(row, column, weight, spread)
+    else:
+        held = [read_input(row) for row in range(rows)]
+        for column in columns:
+            weight = read_weight(*column)
+            for row, spread in enumerate(held):
+                add(row, column, weight, spread)
+    following = builder.add(step, integer(1))
+    step.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed("<", following, length), loop, end)
+    builder.position_at_end(end)
+    for (row, panel, at), total in sums.items():
+        place = builder.add(shift(y, y_bytes, row), integer(4 * (panel * PANEL + at * _LANES)))
+        target = builder.inttoptr(place, vector.as_pointer())
+        builder.store(builder.fadd(load(place, vector, 4), total), target).align = 4
+    builder.ret_void()
+
+
+_tile_1x2, _tile_2x2, _tile_3x2 = (_make_tile(rows, 2) for rows in (1, 2, 3))
+_tile_3x1, _tile_4x1, _tile_5x1, _tile_6x1 = (_make_tile(rows, 1) for rows in (3, 4, 5, 6))
+
+
+@numba.njit(nogil=True)
+def _multiply(
+    stored: int,
+    weights: int,
+    panel_bytes: int,
+    length: int,
+    pairs: int,
+    x: int,
+    x_bytes: int,
+    y: int,
+    y_bytes: int,
+    rows: int,
+) -> None:
+    """y += x times pairs of panels that begin at an address."""
+    for first in range(0, rows, _BLOCK_ROWS):
+        block = min(_BLOCK_ROWS, rows - first)
+        tiles = (block + _MOST_ROWS - 1) // _MOST_ROWS
+        for pair in range(pairs):
+            w, x0, y0 = weights + 2 * pair * panel_bytes, x + first * x_bytes, y + first * y_bytes + 4 * PAIR * pair
+            if block == 1:
+                _tile_1x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
+            elif block == 2:
+                _tile_2x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
+            elif block == 3:
+                _tile_3x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
+            else:
+                for panel in range(2):
+                    wp, yp = w + panel * panel_bytes, y0 + 4 * PANEL * panel
+                    for tile in range(tiles):  # of as equal sizes as can be: 3 to 6 rows
+                        low, high = block * tile // tiles, block * (tile + 1) // tiles
+                        xt, yt = x0 + low * x_bytes, yp + low * y_bytes
+                        if high - low == 6:
+                            _tile_6x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
+                        elif high - low == 5:
+                            _tile_5x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
+                        elif high - low == 4:
+                            _tile_4x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
+                        else:
+                            _tile_3x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
+
+
+@numba.njit(nogil=True)
+def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, rows: int, first: int, last: int) -> None:
+    """y += x times pairs of panels of a matrix [panels, inputs, bytes]."""
+    panel_bytes = matrix.strides[0]
+    weights, target = matrix.ctypes.data + 2 * first * panel_bytes, y.ctypes.data + 4 * PAIR * first
+    source, x_bytes, y_bytes = x.ctypes.data, x.strides[0], y.strides[0]
+    _multiply(stored, weights, panel_bytes, matrix.shape[1], last - first, source, x_bytes, target, y_bytes, rows)
+
+
+@numba.njit(nogil=True)
+def _project(
+    stored: int, matrix: UInt8s, bias: Float32s, x: Float32s, y: Float32s, rows: int, first: int, last: int
+) -> None:
+    """y = bias + x times pairs of panels."""
+    for row in range(rows):
+        for column in range(PAIR * first, PAIR * last):
+            y[row, column] = bias[column]
+    _add_product(stored, matrix, x, y, rows, first, last)
+
+
+@intrinsic
+def _add_one(_: Any, _address: Any) -> Any:
+    """Add one to a number that other threads add to as well; what it was before."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        integer: Any = ir.IntType(64)
+        return builder.atomic_rmw("add", builder.inttoptr(arguments[0], integer.as_pointer()), integer(1), "seq_cst")
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _look_at(_: Any, _address: Any) -> Any:
+    """A number as other threads have left it, and with it all that they wrote before."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, "seq_cst", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _let_others_run(_: Any) -> Any:
+    """Give the processor to another thread that wants it (POSIX)."""
+
+    def generate(context: Any, builder: Any, _: Any, _arguments: Any) -> Any:
+        name, module = "sched_yield", builder.module
+        function = module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.IntType(32), []), name)
+        builder.call(function, [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+_count_arrival: Any = _add_one
+_arrivals: Any = _look_at
+_pause: Any = _let_others_run
+
+
+@numba.njit(nogil=True)
+def _wait_for_others(meeting: Int64s, ranks: int) -> None:
+    """Go on when all threads have come here. `meeting` counts arrivals, from 0 at the beginning of a pass."""
+    if ranks == 1:
+        return
+    place = meeting.ctypes.data
+    all_here = (_count_arrival(place) // ranks + 1) * ranks
+    spins = 0
+    while _arrivals(place) < all_here:
+        spins += 1
+        if spins > _SPINS:
+            _pause()
+
+
+@numba.njit(nogil=True)
+def _sum_squares(row: Float32s, mean: float) -> float:
+    """Of what differs from the mean; four sums side by side, added up in one order."""
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    whole = len(row) // 4 * 4
+    for at in range(0, whole, 4):
+        d0, d1, d2, d3 = row[at] - mean, row[at + 1] - mean, row[at + 2] - mean, row[at + 3] - mean
+        s0 += d0 * d0
+        s1 += d1 * d1
+        s2 += d2 * d2
+        s3 += d3 * d3
+    for at in range(whole, len(row)):
+        s0 += (row[at] - mean) * (row[at] - mean)
+    return (s0 + s1) + (s2 + s3)
+
+
+@numba.njit(nogil=True)
+def _normalise(row: Float32s, gain: Float32s, shift: Float32s, centred: bool, epsilon: float, out: Float32s) -> None:
+    """RMSNorm, or LayerNorm where `centred`; sums in double precision."""
+    mean = 0.0
+    if centred:
+        for at in range(len(row)):
+            mean += row[at]
+        mean /= len(row)
+    scale = np.float32(1.0 / np.sqrt(_sum_squares(row, mean) / len(row) + epsilon))
+    centre = np.float32(mean)
+    for at in range(len(row)):
+        out[at] = (row[at] - centre) * scale * gain[at] + shift[at]
+
+
+@intrinsic
+def _float_with_exponent(_: Any, _exponent: Any) -> Any:
+    """2 to a power from -126 to 127, made of its bits."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        word: Any = ir.IntType(32)
+        return builder.bitcast(builder.shl(builder.add(arguments[0], word(127)), word(23)), ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+_two_to: Any = _float_with_exponent
+
+_LOG2_E = np.float32(1.44269504)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+"""ln 2 in two parts: products with the first are exact for the whole numbers that occur."""
+_E2, _E3, _E4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
+_E5, _E6, _E7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+"""Coefficients of Cephes' `expf` (S. Moshier) for |x| < ln 2 / 2."""
+_HALF, _ONE = np.float32(0.5), np.float32(1)
+_LEAST_POWER, _MOST_POWER = np.float32(-87), np.float32(88)
+
+
+@numba.njit(nogil=True, inline="always")
+def _exp(x: np.float32) -> np.float32:
+    """e to the x, to about one unit in the last place; the library's cannot be computed for eight floats at once."""
+    x = min(max(x, _LEAST_POWER), _MOST_POWER)
+    power = np.float32(np.floor(x * _LOG2_E + _HALF))
+    r = (x - power * _LN2_HIGH) - power * _LN2_LOW
+    tail = ((((_E7 * r + _E6) * r + _E5) * r + _E4) * r + _E3) * r + _E2
+    exponential: np.float32 = ((tail * (r * r) + r) + _ONE) * _two_to(np.int32(power))
+    return exponential
+
+
+@numba.njit(nogil=True, fastmath={"nnan", "nsz"})
+def _largest(values: Float32s) -> np.float32:
+    """In any order: a maximum has no rounding."""
+    largest: np.float32 = values[0]
+    for at in range(1, len(values)):
+        largest = max(largest, values[at])
+    return largest
+
+
+@numba.njit(nogil=True)
+def _sum(values: Float32s) -> np.float32:
+    """Four sums side by side, each of every fourth value, so that zeros at the end change nothing."""
+    s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    whole = len(values) // 4 * 4
+    for at in range(0, whole, 4):
+        s0 += values[at]
+        s1 += values[at + 1]
+        s2 += values[at + 2]
+        s3 += values[at + 3]
+    if whole < len(values):
+        s0 += values[whole]
+    if whole + 1 < len(values):
+        s1 += values[whole + 1]
+    if whole + 2 < len(values):
+        s2 += values[whole + 2]
+    return (s0 + s1) + (s2 + s3)
+
+
+@numba.njit(nogil=True)
+def _clear(row: Float32s, first: int, last: int) -> None:
+    for at in range(first, last):
+        row[at] = 0
+
+
+@numba.njit(nogil=True)
+def _turn(head: Float32s, cosines: Float32s, sines: Float32s) -> None:
+    """Rotary position: the first dimensions of a head, in pairs half of them apart."""
+    half = len(cosines)
+    for at in range(half):
+        one, other = head[at], head[at + half]
+        head[at] = one * cosines[at] - other * sines[at]
+        head[at + half] = other * cosines[at] + one * sines[at]
+
+
+@numba.njit(nogil=True)
+def _padded(width: int) -> int:
+    return (width + PAIR - 1) // PAIR * PAIR
+
+
+@numba.njit(nogil=True)
+def _page_address(network: Network, page: int, layer: int, head: int) -> int:
+    """Where the keys of a head begin in a page; its values follow after PAGE padded rows."""
+    return page + 4 * ((layer * network.key_heads + head) * 2 * PAGE * _padded(network.head_width))
+
+
+@intrinsic
+def _write_float(_: Any, _address: Any, _value: Any) -> Any:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], ir.FloatType().as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate
+
+
+_write: Any = _write_float
+
+
+@numba.njit(nogil=True)
+def _remember(
+    network: Network, cache: Cache, tokens: Tokens, projected: Float32s, layer: int, row: int, head: int
+) -> None:
+    """Write a token's key, turned, and its value into the cache."""
+    width, position = network.head_width, tokens.positions[row]
+    page = _page_address(network, cache.pages[tokens.slots[row], position // PAGE], layer, head)
+    place = position % PAGE
+    first = (network.heads + head) * width
+    key = projected[row, first : first + width]
+    _turn(key, cache.cosines[position], cache.sines[position])
+    keys = page + 4 * (place // PANEL * width * PANEL + place % PANEL)
+    values = page + 4 * (PAGE * _padded(width) + place * PANEL)
+    first += network.key_heads * width
+    for at in range(width):
+        _write(keys + 4 * at * PANEL, key[at])
+        _write(values + 4 * (at // PANEL * PAGE * PANEL + at % PANEL), projected[row, first + at])
+
+
+@numba.njit(nogil=True)
+def _score_softly(scores: Float32s, seen: int) -> np.float32:
+    """exp of the first scores, less the largest of them, and 0 for the rest; returns their sum."""
+    largest = _largest(scores[:seen])
+    for at in range(seen):
+        scores[at] = _exp(scores[at] - largest)
+    _clear(scores, seen, len(scores))
+    return _sum(scores[:seen])
+
+
+@numba.njit(nogil=True)
+def _attend(
+    network: Network,
+    cache: Cache,
+    tokens: Tokens,
+    scratch: Scratch,
+    layer: int,
+    head: int,
+    first: int,
+    last: int,
+    rank: int,
+) -> None:
+    """Attention of some consecutive tokens of one text, for the query heads that share one head of keys."""
+    width, padded, group = network.head_width, _padded(network.head_width), network.heads // network.key_heads
+    scale, rows = np.float32(1.0 / np.sqrt(width)), (last - first) * group
+    queries, sums, pages = scratch.queries[rank], scratch.sums[rank], cache.pages[tokens.slots[first]]
+    span, scores = tokens.positions[last - 1] + 1, scratch.scores[rank]
+    reach = (span + PAIR - 1) // PAIR * PAIR
+    for at in range(rows):
+        row, start = first + at // group, (head * group + at % group) * width
+        position = tokens.positions[row]
+        for column in range(width):
+            queries[at, column] = scratch.projected[row, start + column] * scale
+        _turn(queries[at], cache.cosines[position], cache.sines[position])
+        _clear(scores[at], 0, reach)
+        _clear(sums[at], 0, padded)
+    x, x_bytes, y, y_bytes = queries.ctypes.data, queries.strides[0], scores.ctypes.data, scores.strides[0]
+    for number in range((span + PAGE - 1) // PAGE):
+        keys, here = _page_address(network, pages[number], layer, head), min(PAGE, span - number * PAGE)
+        pairs, bytes_ = (here + PAIR - 1) // PAIR, 4 * width * PANEL
+        _multiply(FLOAT32, keys, bytes_, width, pairs, x, x_bytes, y + 4 * PAGE * number, y_bytes, rows)
+    for at in range(rows):
+        total = _score_softly(scores[at, :reach], tokens.positions[first + at // group] + 1)
+        queries[at, 0] = _ONE / total
+    x, y, x_bytes, y_bytes = scores.ctypes.data, sums.ctypes.data, scores.strides[0], sums.strides[0]
+    for number in range((span + PAGE - 1) // PAGE):
+        values = _page_address(network, pages[number], layer, head) + 4 * PAGE * padded
+        here = min(PAGE, span - number * PAGE)
+        _multiply(
+            FLOAT32, values, 4 * PAGE * PANEL, here, padded // PAIR, x + 4 * PAGE * number, x_bytes, y, y_bytes, rows
+        )
+    for at in range(rows):
+        row, start = first + at // group, (head * group + at % group) * width
+        for column in range(width):
+            scratch.attended[row, start + column] = sums[at, column] * queries[at, 0]
+
+
+@numba.njit(nogil=True)
+def _attend_all(
+    network: Network, cache: Cache, tokens: Tokens, scratch: Scratch, layer: int, rank: int, ranks: int
+) -> None:
+    """Attention of all rows: consecutive ones of a text together, a few at a time; threads take turns."""
+    rows, most = len(tokens.ids), max(1, QUERY_ROWS // (network.heads // network.key_heads))
+    turn, first = 0, 0
+    while first < rows:
+        last = first + 1
+        while last < rows and last - first < most and tokens.slots[last] == tokens.slots[first]:
+            last += 1
+        for head in range(network.key_heads):
+            if turn % ranks == rank:
+                _attend(network, cache, tokens, scratch, layer, head, first, last, rank)
+            turn += 1
+        first = last
+
+
+@numba.njit(nogil=True)
+def _activate(gated: Float32s, activated: Float32s, first: int, last: int, width: int) -> None:
+    """SwiGLU of pairs of panels: gate * sigmoid(gate) * up."""
+    for row in range(len(gated)):
+        for pair in range(first, last):
+            for lane in range(min(PANEL, width - pair * PANEL)):
+                gate, up = gated[row, PAIR * pair + lane], gated[row, PAIR * pair + PANEL + lane]
+                activated[row, pair * PANEL + lane] = gate / (_ONE + _exp(-gate)) * up
+
+
+@numba.njit(nogil=True)
+def _embed(network: Network, tokens: Tokens, stream: Float32s, first: int, last: int) -> None:
+    table = network.embedding
+    size = table.shape[2] // PANEL
+    for row in range(first, last):
+        place = table.ctypes.data + tokens.ids[row] // PANEL * table.strides[0] + tokens.ids[row] % PANEL * size
+        for at in range(table.shape[1]):
+            if network.stored == FLOAT32:
+                stream[row, at] = _read_float32(place + at * table.strides[1])
+            elif network.stored == BF16:
+                stream[row, at] = _read_bf16(place + at * table.strides[1])
+            else:
+                stream[row, at] = _read_fp16(place + at * table.strides[1])
+
+
+@numba.njit(nogil=True)
+def _normalise_rows(network: Network, norm: int, x: Float32s, out: Float32s, first: int, last: int) -> None:
+    for row in range(first, last):
+        gain, shift = network.gains[norm], network.shifts[norm]
+        _normalise(x[row, : len(gain)], gain, shift, network.centred, network.epsilon, out[row])
+
+
+@numba.njit(cache=True, nogil=True)
+def run_pass(
+    network: Network,
+    cache: Cache,
+    tokens: Tokens,
+    scratch: Scratch,
+    outputs: Outputs,
+    meeting: Int64s,
+    rank: int,
+    ranks: int,
+) -> None:
+    """One thread's part of a pass. Tokens of one text stand in its order, each right after the cache's last."""
+    rows, layers = len(tokens.ids), len(network.attention_in)
+    stream, normal, projected = scratch.stream[:rows], scratch.normal[:rows], scratch.projected[:rows]
+    attended, gated, activated = scratch.attended[:rows], scratch.gated[:rows], scratch.activated[:rows]
+    low, high = rows * rank // ranks, rows * (rank + 1) // ranks
+    _embed(network, tokens, stream, low, high)
+    for layer in range(layers):
+        _normalise_rows(network, 2 * layer, stream, normal, low, high)
+        _wait_for_others(meeting, ranks)
+        matrix = network.attention_in[layer]
+        first, last = _share(matrix, rank, ranks)
+        _project(network.stored, matrix, network.attention_in_bias[layer], normal, projected, rows, first, last)
+        _wait_for_others(meeting, ranks)
+        for turn in range(rank, rows * network.key_heads, ranks):
+            head = turn % network.key_heads
+            _remember(network, cache, tokens, projected, layer, turn // network.key_heads, head)
+        _wait_for_others(meeting, ranks)
+        _attend_all(network, cache, tokens, scratch, layer, rank, ranks)
+        _wait_for_others(meeting, ranks)
+        matrix = network.attention_out[layer]
+        first, last = _share(matrix, rank, ranks)
+        _add_bias(network.attention_out_bias[layer], stream, first, last)
+        _add_product(network.stored, matrix, attended, stream, rows, first, last)
+        _wait_for_others(meeting, ranks)
+        _normalise_rows(network, 2 * layer + 1, stream, normal, low, high)
+        _wait_for_others(meeting, ranks)
+        matrix = network.feed_in[layer]
+        first, last = _share(matrix, rank, ranks)
+        _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, rows, first, last)
+        _activate(gated, activated, first, last, network.feed_width)
+        _wait_for_others(meeting, ranks)
+        matrix = network.feed_out[layer]
+        first, last = _share(matrix, rank, ranks)
+        _add_bias(network.feed_out_bias[layer], stream, first, last)
+        _add_product(network.stored, matrix, activated, stream, rows, first, last)
+        _wait_for_others(meeting, ranks)
+    for at in range(rank, len(tokens.wanted), ranks):
+        row = tokens.wanted[at]
+        for column in range(normal.shape[1]):
+            outputs.feed_forward[at, column] = normal[row, column]
+        gain, shift = network.gains[2 * layers], network.shifts[2 * layers]
+        _normalise(stream[row, : len(gain)], gain, shift, network.centred, network.epsilon, outputs.final[at])
+    _wait_for_others(meeting, ranks)
+    first, last = _share(network.head, rank, ranks)
+    for at in range(len(tokens.wanted)):
+        _clear(outputs.logits[at], PAIR * first, PAIR * last)
+    _add_product(network.stored, network.head, outputs.final, outputs.logits, len(tokens.wanted), first, last)
+
+
+@numba.njit(nogil=True)
+def _share(matrix: UInt8s, rank: int, ranks: int) -> tuple[int, int]:
+    """A thread's part of the pairs of panels."""
+    pairs = len(matrix) // 2
+    return pairs * rank // ranks, pairs * (rank + 1) // ranks
+
+
+@numba.njit(nogil=True)
+def _add_bias(bias: Float32s, stream: Float32s, first: int, last: int) -> None:
+    for row in range(len(stream)):
+        for column in range(PAIR * first, PAIR * last):
+            stream[row, column] += bias[column]
+
+
+@intrinsic
+def _double_with_exponent(_: Any, _exponent: Any) -> Any:
+    """2 to a power from -1022 to 1023, made of its bits."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        word: Any = ir.IntType(64)
+        wide = builder.add(builder.sext(arguments[0], word), word(1023))
+        return builder.bitcast(builder.shl(wide, word(52)), ir.DoubleType())
+
+    return types.float64(types.int32), generate
+
+
+_two_to_the: Any = _double_with_exponent
+_LN2_FIRST, _LN2_REST = 6.93145751953125e-1, 1.42860682030941723212e-6
+_LEAST_DOUBLE_POWER = -708.0
+_INVERSE_FACTORIALS = tuple(1.0 / math.factorial(number) for number in range(13, -1, -1))
+"""Thirteen terms of the series reach the last bit for |x| < ln 2 / 2."""
+
+
+@numba.njit(cache=True, nogil=True)
+def softmax(logits: Float32s, probabilities: Float64s) -> None:
+    """exp(logit) / sum of exp, in double precision, three times faster than with the library's exp."""
+    largest = np.float64(_largest(logits))
+    for at in range(len(logits)):
+        x = max(np.float64(logits[at]) - largest, _LEAST_DOUBLE_POWER)
+        power = np.floor(x * 1.4426950408889634 + 0.5)
+        r = (x - power * _LN2_FIRST) - power * _LN2_REST
+        series = 0.0
+        for factor in _INVERSE_FACTORIALS:
+            series = series * r + factor
+        probabilities[at] = series * _two_to_the(np.int32(power))
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    whole = len(logits) // 4 * 4
+    for at in range(0, whole, 4):
+        s0 += probabilities[at]
+        s1 += probabilities[at + 1]
+        s2 += probabilities[at + 2]
+        s3 += probabilities[at + 3]
+    for at in range(whole, len(logits)):
+        s0 += probabilities[at]
+    total = (s0 + s1) + (s2 + s3)
+    for at in range(len(logits)):
+        probabilities[at] /= total
+
+
+@numba.njit(cache=True, nogil=True)
+def pack_rows(rows: Any, panels: Any, first: int, turn: int, turns: int) -> None:
+    """Write rows of a matrix [outputs, inputs] as outputs `first` and on; some matrices share the panels in turns."""
+    for at in range(len(rows)):
+        panel, lane = (first + at) // PANEL * turns + turn, (first + at) % PANEL
+        for column in range(rows.shape[1]):
+            panels[panel, column, lane] = rows[at, column]
