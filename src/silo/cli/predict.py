@@ -176,7 +176,7 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _announce_decoding(arguments: argparse.Namespace) -> int | None:
-    """Say what makes decoding slow, if anything does. Gives the threads that are fastest, None where the engine chooses."""
+    """Say what makes decoding slow, if anything does. Gives the fastest threads, None where the engine chooses."""
     from silo.lm.engine.decoder import uses_engine
     from silo.lm.engine.engine import is_compiled, why_unsupported
     from silo.lm.manifest import require_model
