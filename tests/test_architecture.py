@@ -43,6 +43,7 @@ OWNERS = {
     "transformers": {"lm"},
     "accelerate": {"lm"},
     "faiss": {"search"},
+    "pypdfium2": {"sources"},
     "ray": {"cluster"},
     "argparse": {"cli"},
     "rich": {"cli"},

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from silo.records import PLACES, Candidate, place_at
 from silo.sources import judge
-from silo.text.masks import mask_personal_data
+from silo.text.masks import PERSONAL, mask_personal_data
+from silo.text.normalise import normalise
 
 TEXT = "Handbook\n\nLeave\nSixteen weeks.\n\nPay\nMonthly."
 
@@ -36,6 +39,13 @@ def test_places_survive_normalising_and_masking() -> None:
     assert place_at(masked, masked.text.index("email")) == "p. 1"
     assert place_at(masked, masked.text.index("Pay")) == "p. 2"
     assert place_at(masked, masked.text.index("caf")) == "p. 2"
+
+
+@given(st.text(st.sampled_from("12a@.+-() :[*]\nGB\r\x0b\x01\u0301"), max_size=80))
+def test_masking_and_normalising_keep_the_lines(text: str) -> None:
+    once = normalise(text)
+    assert normalise(once).count("\n") == once.count("\n")
+    assert mask_personal_data(once, PERSONAL)[0].count("\n") == once.count("\n")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from silo.cli import main
 from silo.files import file_sha256
-from silo.records import document_id
+from silo.pairing import open_store
+from silo.records import document_id, place_at
+from silo.store.selector import Selector
 from tests.conftest import record, words, write_jsonl
+from tests.sources.document_files import notebook
 from tests.store.small import document, small_store, tree
 
 
@@ -110,6 +115,40 @@ def test_stdin_folders_and_bad_lines(model: Path, tmp_path: Path, run: Any, monk
     assert run("store", "erase", path, "--owner", "nobody", status=3)["error"]["code"] == "nothing-selected"
 
 
+def test_a_folder_of_documents_comes_in_with_its_places_and_leaves_without_a_trace(
+    model: Path, tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    kept, every = tmp_path / "kept" / "docs", tmp_path / "every" / "docs"
+    leave = notebook({"source": "# Leave"}, {"source": "Sixteen weeks of leave for every parent."})
+    for folder in (kept, every):
+        folder.mkdir(parents=True)
+        (folder / "leave.ipynb").write_bytes(leave)
+        for name in ("a.xyz", "b.xyz"):
+            (folder / name).write_text("x")
+    (every / "pay.csv").write_text("name,days\nAnn,16\nBob,17\n")
+    (every / "bad.docx").write_bytes(b"no")
+    for store in (one, other):
+        run("store", "create", store, "--model", str(model), "--search", "ngram,bm25")
+    added = run("store", "add", one, "--folder", str(every))
+    assert (added["added"], added["quarantined"], added["skipped"], added["derived_ids"]) == (2, 1, 2, 0)
+    assert added["skipped_files"] == [{"ending": ".xyz", "reason": "kind-unknown", "why": "unknown kind", "files": 2}]
+    assert main(["store", "add", other, "--folder", str(kept)]) == 0
+    assert "skipped 2 files: 2 .xyz (unknown kind)" in capsys.readouterr().err
+    opened = open_store(Path(one))
+    (stored,) = opened.documents(Selector(document="external:leave.ipynb"))
+    opened.close()
+    assert place_at(stored, stored.text.index("weeks")) == "cell 2"
+    run("store", "erase", one, "--document", "external:pay.csv")
+    assert tree(Path(one) / "data") == tree(Path(other) / "data")
+    table = tmp_path / "table.jsonl"
+    parquet.write_table(pa.table({"text": [words(5, 30)]}), table)
+    assert run("store", "add", one, "--jsonl", str(table))["derived_ids"] == 1
+    assert run("store", "list", one, "--source", "table")[0]["external_id"] == "table.jsonl:row 1"
+    assert main(["store", "add", one, "--jsonl", str(table)]) == 0
+    assert "1 record has no id" in capsys.readouterr().err
+
+
 def test_evaluation_text_stays_out_of_a_store(
     model: Path, files: dict[str, Path], tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,10 +215,11 @@ def test_errors_of_the_store_have_their_own_status(model: Path, tmp_path: Path, 
 
 def test_people_are_told_what_did_not_happen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, lines = str(tmp_path / "s"), tmp_path / "bad.jsonl"
-    lines.write_text("no json\n" * 7)
+    lines.write_text("{no json\n" * 7)
     assert main(["store", "create", store, "--model", str(model)]) == 0
-    assert main(["store", "add", store, "--jsonl", str(lines)]) == 0
+    assert main(["store", "add", store, "--jsonl", str(lines)]) == 3
     told = capsys.readouterr().err
+    assert "error: nothing of 7 records can be read; bad.jsonl:line 1: " in told
     assert told.count("not added: ") == 6
     assert "2 more" in told
     assert main(["store", "erase", store, "--document", "mistyped"]) == 3

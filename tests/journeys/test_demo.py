@@ -76,6 +76,7 @@ def test_a_folder_becomes_attributed_text_in_one_command(
 ) -> None:
     folder = home / "mine [1]"
     folder.mkdir()
+    (folder / "odd.xyz").write_text("skipped")
     (folder / "noise.txt").write_bytes(bytes(range(256)) * 20)
     (folder / "note.txt").write_text("the boat goes over the water and the boat goes home again", encoding="utf-8")
     model = str(home / "home" / "models" / "demo")
@@ -83,6 +84,7 @@ def test_a_folder_becomes_attributed_text_in_one_command(
     assert main(command) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["added"] == 1
+    assert [(item["ending"], item["files"]) for item in answer["skipped_files"]] == [(".xyz", 1)]
     assert [item["where"].rpartition("/")[2] for item in answer["quarantined_records"]] == ["noise.txt"]
     assert any(token["lm_share"] < 1 for token in answer["tokens"])
     assert main([*command[:2], "--model", str(home / "nowhere"), "--json"]) == 3

@@ -216,6 +216,8 @@ def test_headings_of_markdown_and_restructured_text() -> None:
     )
     assert find_sections("Title\n=====\n", ".txt") == ()
     assert find_sections("# " + "long " * 100, ".md")[0][1].endswith("…")
+    assert find_sections("# a\n" * 20_000, ".md")[-1] == (19_999, "section a")
+    assert find_sections("# a\n" * 20_001, ".md") == ()
 
 
 def test_a_folder_of_all_kinds(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def _quickstart(arguments: argparse.Namespace) -> int:
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
     show.reading(tally.as_json(), quiet=arguments.quiet)
-    show.some("not read: ", [f"{item.where} ({item.code})" for item in unreadable], quiet=arguments.quiet)
+    show.some(
+        "not read: ", [f"{item.where} ({item.code}: {item.message})" for item in unreadable], quiet=arguments.quiet
+    )
     show.some("not taken: ", [f"{item.external_id} ({item.reason})" for item in added.refusals], quiet=arguments.quiet)
     wish: dict[str, Any] = {"max_tokens": arguments.max_tokens}
     if question:

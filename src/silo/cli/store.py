@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
-from silo.errors import SiloError
+from silo.errors import CODES, SiloError
 
 if TYPE_CHECKING:
     from silo.progress import Advance
@@ -164,10 +164,14 @@ def _add(arguments: argparse.Namespace) -> int:
         show.print_json({**facts, **tally.as_json(), "rejected_documents": rejected, "quarantined_records": unread})
     else:
         show.facts(f"added to {arguments.path}", facts, as_json=False)
-        left_out = [f"{item.where} ({item.code})" for item in quarantined]
+        left_out = [f"{item.where} ({item.code}: {item.message})" for item in quarantined]
         left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
         show.some("not added: ", left_out, quiet=arguments.quiet)
         show.reading(tally.as_json(), quiet=arguments.quiet)
+    if quarantined and not done.read:
+        first = quarantined[0]
+        what = f"nothing of {facts['read']:,} records can be read; {first.where}: {first.message}"
+        return show.complain(SiloError("input-empty", what[:600], CODES[first.code].hint))
     return 0
 
 

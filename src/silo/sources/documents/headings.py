@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from silo.sources.documents.parsed import short_label
+from silo.sources.documents.parsed import bound_places, short_label
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HASHES = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
@@ -22,7 +22,7 @@ def find_sections(text: str, ending: str) -> tuple[tuple[int, str], ...]:
         return ()
     found = _marked_lines(text, rule)
     labels = ((line, short_label(_MARKS.sub(lambda mark: mark[1] or "", title))) for line, title in found)
-    return tuple((line, f"section {label}") for line, label in labels if label)
+    return bound_places((line, f"section {label}") for line, label in labels if label)
 
 
 def _marked_lines(text: str, rule: str) -> Iterator[tuple[int, str]]:

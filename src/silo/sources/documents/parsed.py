@@ -7,8 +7,9 @@ counted, normalising the whole text again moves none of them.
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from silo.sources.reader.claims import NO_CLAIMS, Claims
 from silo.text.normalise import normalise
 
 _MOST_LABEL = 80
+_MOST_PLACES = 20_000
 _MOST_META = 1000
 _SPACE = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r" ?\n(?:\s*\n)+ ?")
@@ -97,7 +99,13 @@ class TextBuilder:
             text.encode()
         except UnicodeEncodeError:
             raise SiloError("surrogate-lone", "the text holds half of a surrogate pair") from None
-        return Parsed(text, tuple(self._places), title, author, claims, tuple(unread))
+        return Parsed(text, bound_places(self._places), title, author, claims, tuple(unread))
+
+
+def bound_places(places: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """The places of a document, or none if there are too many to keep: no place is better than a wrong one."""
+    bounded = tuple(itertools.islice(places, _MOST_PLACES + 1))
+    return bounded if len(bounded) <= _MOST_PLACES else ()
 
 
 def short_label(text: str) -> str:

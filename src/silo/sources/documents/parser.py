@@ -1,6 +1,6 @@
 """Promises that a file costs no more than itself: another process parses it, and is killed if it takes too much.
 
-One process serves many files, since starting one takes a quarter of a second. What becomes of a file depends on the
+One process serves many files, since starting one takes a third of a second. What becomes of a file depends on the
 file alone: if a process that has served others before fails on it, the file is tried again in a new one.
 """
 
