@@ -12,6 +12,7 @@ from silo.errors import SiloError
 from silo.inference.answer import Answer
 from silo.inference.credit import by_sentence
 from silo.inference.generate import GenerateOptions, Sampling, Step, generate
+from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
@@ -57,6 +58,34 @@ def test_the_number_of_threads_shows_in_no_score_and_only_in_the_last_digits_of_
         torch.set_num_threads(before)
     assert logs[0] == logs[2] and logs[1] == pytest.approx(logs[0], abs=1e-4)
     assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
+
+
+def test_the_engines_threads_do_not_show_in_a_text(place: Path) -> None:
+    one, two = (open_predictor(place / "model", [place / "store"], method="knn+ngram", threads=n) for n in (1, 2))
+    for prompt in PROMPTS:
+        assert run(one, prompt, 40) == run(two, prompt, 40)
+
+
+def test_drafts_change_nothing_but_the_time(place: Path) -> None:
+    """Greedy and sampled, guarded or not: the same tokens, probabilities and credits to the bit."""
+    with_drafts, without = opened(place, "knn+ngram", lam=0.2), opened(place, "knn+ngram", lam=0.2)
+    without.drafting = False
+    for prompt in (*PROMPTS, "The sea is wide and the sea is deep; the ship"):
+        for sampling in (Sampling(), Sampling(0.8, seed=1), Sampling(1.2, top_k=5, seed=2)):
+            for guard in (None, Guard(6)):
+                options = {"sampling": sampling, "guard": guard}
+                assert run(with_drafts, prompt, 60, **options) == run(without, prompt, 60, **options)
+    drafts = with_drafts.opened.drafts
+    assert 0 < drafts.accepted < drafts.guessed
+    assert without.opened.drafts.guessed == 0
+
+
+@pytest.mark.parametrize("method", ["ngram+ric", "ric+knn+ngram"])
+def test_drafts_change_nothing_with_passages_before_the_text(place: Path, method: str) -> None:
+    ric = Ric(variant="ensemble", passages=3)
+    with_drafts, without = (opened(place, method, ric=ric) for _ in range(2))
+    without.drafting = False
+    assert run(with_drafts, "The licensee shall", 30) == run(without, "The licensee shall", 30)
 
 
 @pytest.mark.parametrize("method", METHODS)

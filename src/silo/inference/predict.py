@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
 from silo.inference.retrieval import NgramLevel, Retriever, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, read_together
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, read_together
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
@@ -29,6 +29,10 @@ from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from silo.lm.model import LanguageModel
+
+
+_LEAST_MATCH = 4
+"""Tokens of a match that is followed further."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +79,8 @@ class Predictor:
         self.encoder = encoder
         self.windows = Windows().within(model.context)
         self.context = context
+        self.drafting = True
+        """Read on along the longest match of a store, where that saves time; what is written does not change."""
 
     @property
     def model(self) -> LanguageModel:
@@ -165,16 +171,16 @@ class Reader:
         """The distribution after a text, which begins with the beginning-of-text token."""
         predictor, settings = self._predictor, self._predictor.settings
         prefix = np.asarray(ids, dtype=np.int64)
-        context, outputs = self._language_model(prefix, retriever)
+        levels: tuple[NgramLevel, ...] = ()
+        if retriever is not None and "ngram" in predictor.method:
+            levels = tuple(retriever.next_tokens(prefix))
+        context, outputs = self._language_model(prefix, retriever, self._draft_after(prefix, levels, retriever))
         shares = [item.weight for item in context]
         lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
         if retriever is None or not predictor.method & {"knn", "ngram"}:
             return Prediction(prefix, lm, lm, np.ones(1), None, None, (), (), tuple(context))
-        levels: tuple[NgramLevel, ...] = ()
         neighbours: Neighbours | None = None
-        if "ngram" in predictor.method:
-            levels = tuple(retriever.next_tokens(prefix))
         if "knn" in predictor.method and settings.asks_neighbours(peak):
             neighbours = retriever.neighbours(self._key(prefix, outputs), settings.k, settings.probes)
         weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
@@ -190,7 +196,7 @@ class Reader:
         return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
 
     def _language_model(
-        self, prefix: NDArray[np.int64], retriever: Retriever | None
+        self, prefix: NDArray[np.int64], retriever: Retriever | None, draft: MakeDraft | None
     ) -> tuple[list[InContext], list[DecoderOutput]]:
         """One pass for each thing that is put before the text."""
 
@@ -207,7 +213,15 @@ class Reader:
         while len(self._decoders) < len(context):
             self._decoders.append(predictor.opened.decoder(key))
         texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
-        return context, read_together(self._decoders[: len(texts)], texts)
+        return context, read_together(self._decoders[: len(texts)], texts, draft)
+
+    def _draft_after(
+        self, prefix: NDArray[np.int64], levels: Sequence[NgramLevel], retriever: Retriever | None
+    ) -> MakeDraft | None:
+        """What follows the longest match, as a guess of what will be written; a short match is no reason for one."""
+        if not self._predictor.drafting or retriever is None or not levels or levels[-1].length < _LEAST_MATCH:
+            return None
+        return partial(retriever.continue_match, prefix)
 
     def _key(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
         """The key of this place, from the text alone."""

@@ -91,6 +91,15 @@ class Retriever:
             counts = np.bincount(where, weights=counts, minlength=len(tokens)).astype(np.int64)
         return NgramLevel(len(context), tokens, counts, sum(part.total for part in parts))
 
+    def continue_match(self, prefix: NDArray[Any], count: int) -> Ints:
+        """The tokens after the longest match of the prefix, in a document that has it; at most so many."""
+        found = [(self.views[at].continuations(prefix, self.policy, limit=1), at) for at in self._with("ngram")]
+        best, at = max(found, key=lambda pair: pair[0].length)
+        if not len(best.rows):
+            return np.empty(0, dtype=np.int64)
+        first = int(best.positions[0]) - 1
+        return self.views[at].document_tokens(int(best.rows[0]))[first : first + count].astype(np.int64)
+
     def holders(
         self, store: int, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
     ) -> tuple[Ints, NDArray[np.float64]]:

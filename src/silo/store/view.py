@@ -267,7 +267,7 @@ class View:
         rows, positions, values = self._token_table.look_up(nearest.buckets, nearest.places)
         return Neighbours(np.zeros_like(rows), rows, positions, values, nearest.distances, (self.ids,))
 
-    def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Continuations:
+    def continuations(self, prefix: Ids, policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest known suffix of a prefix in allowed documents."""
         after = self._suffixes.continuations(prefix, allowed=self._allowed_suffixes(policy), **limits)
         where = self._token_table.look_up(after.buckets, after.places)
