@@ -137,7 +137,7 @@ def _options(*command: str) -> set[str]:
 
 def _words(*command: str) -> list[str]:
     """What may come after the beginning of a command."""
-    return re.findall(r"^ {4}(\w+)", _help(*command), re.MULTILINE)
+    return re.findall(r"^ {4}([\w-]+)", _help(*command), re.MULTILINE)
 
 
 def _help(*command: str) -> str:
@@ -151,7 +151,7 @@ def _help(*command: str) -> str:
 def test_commands_and_options_in_running_text_exist(page: Path, options: dict[str, set[str]]) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for mention in re.findall(r"`((?:silo |--)[^`]+)`", text):
-        command = re.match(r"silo((?: [a-z]+(?![^ ]))*)", mention)
+        command = re.match(r"silo((?: [a-z][a-z-]*(?![^ ]))*)", mention)
         known = options[_name(command[1].split(), options)] if command else set().union(*options.values(), FOREIGN)
         assert set(re.findall(r"--[a-z][a-z-]*", mention)) <= known, mention
 

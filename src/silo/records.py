@@ -217,6 +217,10 @@ class Document:
     url: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    def contains(self, text: str) -> bool:
+        """Whether a text is part of it, white space and case aside."""
+        return _fold(text) in _fold(self.text)
+
     def as_json(self) -> dict[str, Any]:
         """The record that lies in a shard: see docs/formats.md."""
         return {
@@ -261,6 +265,10 @@ def document_id(source: str, external_id: str) -> str:
     """32 hex digits from (source, external id); the length prefix keeps the two from running together."""
     key = f"{len(source)}:{source}{external_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def is_document_id(name: str) -> bool:

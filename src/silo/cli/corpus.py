@@ -1,13 +1,17 @@
-"""`silo corpus build|stats|overlap`."""
+"""`silo corpus build|stats|overlap|opt-out`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
 from silo.errors import SiloError, did_you_mean
+
+if TYPE_CHECKING:
+    from silo.corpus.corpus import Corpus
+    from silo.corpus.opt_out import Choice
 
 _LISTED = 15
 """Rows of a long table that are shown to people; --json has all of them."""
@@ -20,6 +24,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     _add_build(verbs.add_parser("build", parents=[common], help="sources -> audited token shards"))
     _add_stats(verbs.add_parser("stats", parents=[common], help="the paper's corpus tables"))
     _add_overlap(verbs.add_parser("overlap", parents=[common], help="n-gram overlap with evaluation text"))
+    _add_opt_out(verbs.add_parser("opt-out", parents=[common], help="leave documents out of every later use"))
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
@@ -113,15 +118,18 @@ def _stats(arguments: argparse.Namespace) -> int:
     from silo.corpus.report.stats import corpus_stats, load_reference
 
     reference = load_reference(arguments.reference) if arguments.reference else None
-    stats = corpus_stats(Corpus.open(Path(arguments.corpus)), reference=reference)
+    corpus = Corpus.open(Path(arguments.corpus))
+    stats = corpus_stats(corpus, reference=reference)
     if arguments.plot:
         from silo.corpus.report.plots import plot_distribution
 
         plot_distribution(stats, Path(arguments.plot))
     if arguments.json:
-        show.print_json(stats.as_json())
+        show.print_json({**stats.as_json(), "opted_out": len(corpus.opted_out())})
     else:
         _show_stats(stats.as_json())
+        if corpus.opted_out():
+            show.say(f"{len(corpus.opted_out()):,} documents have opted out since; they are still counted here")
     return 0
 
 
@@ -200,3 +208,70 @@ def _show_overlap(overlap: dict[str, Any]) -> None:
     show.table(title, ("", *overlap["columns"]), rows)
     best = [[column, row["row"], row["coverage"]] for column, row in overlap["maximum"].items()]
     show.table("nearest training domain", ("evaluation", "training", "coverage"), best)
+
+
+def _add_opt_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="DIR", help="a corpus")
+    show.add_selectors(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be left out")
+    parser.add_argument(
+        "--models", nargs="+", action="extend", default=[], metavar="DIR", help="more folders of models to ask"
+    )
+    parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    parser.set_defaults(run=_opt_out)
+
+
+def _opt_out(arguments: argparse.Namespace) -> int:
+    from silo.corpus.corpus import Corpus
+    from silo.corpus.opt_out import Selection, choose_documents
+
+    corpus = Corpus.open(Path(arguments.corpus))
+    choice = choose_documents(corpus, Selection(**{name: getattr(arguments, name) for name in show.SELECTORS}))
+    if not arguments.dry_run and choice.documents:
+        corpus.opt_out(item.id for item in choice.documents)
+    models = _models_that_saw(corpus, arguments, choice)
+    rows = [item.as_json() for item in choice.documents]
+    found = {"documents": rows, "already_out": choice.already_out, "dry_run": arguments.dry_run, "models": models}
+    if arguments.json:
+        show.print_json({**found, "not_covered": _NOT_COVERED})
+    else:
+        _show_opt_out(arguments, rows, found)
+    return 0
+
+
+_NOT_COVERED = (
+    "the text in the shards: views leave it out, files keep it until the corpus is built anew from sources without it",
+    "models that are trained already: those named saw one of the documents, others may hold a copy of the text",
+    "stores: `silo store erase` takes documents out of one",
+    "the sources: a new build at this place keeps the list of who opted out, one at another place does not know it",
+)
+
+
+def _models_that_saw(corpus: Corpus, arguments: argparse.Namespace, choice: Choice) -> list[dict[str, str]]:
+    """Models beside the corpus, of the home and of `--models` that list one of the documents or their texts."""
+    from silo.lm.audit import ask_models
+
+    folders = [corpus.root.absolute().parent, show.home(arguments) / "models", *map(Path, arguments.models)]
+    names, marks = [item.id for item in choice.documents], [item.mark for item in choice.documents]
+    asked = (
+        {"model": str(folder / name), "fingerprint": fingerprint}
+        for folder in dict.fromkeys(folder.resolve() for folder in folders)
+        for name, fingerprint, listed in ask_models(folder, names, marks)
+        if listed
+    )
+    return list(asked)
+
+
+def _show_opt_out(arguments: argparse.Namespace, rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    title = f"{len(rows):,} documents {'would opt' if arguments.dry_run else 'have opted'} out of {arguments.corpus}"
+    columns = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
+    show.table(title, columns, [[row[name] for name in columns] for row in rows[:_LISTED]])
+    if len(rows) > _LISTED:
+        show.say(f"and {len(rows) - _LISTED:,} more; --json lists all of them")
+    if found["already_out"]:
+        show.say(f"{found['already_out']:,} more had opted out before")
+    if found["models"]:
+        show.table(
+            "models that saw one of them", ("model", "fingerprint"), [list(item.values()) for item in found["models"]]
+        )
+    show.table("not covered", ("what",), [[words] for words in _NOT_COVERED])

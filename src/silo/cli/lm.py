@@ -234,13 +234,11 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from silo.lm.audit import SAW_STATUS, check_signature, verify_model
+    from silo.lm.audit import SAW_STATUS, verify_model
 
     trusted = show.read_bytes(arguments.key) if arguments.key else None
     listing = show.output_file(arguments.violations)
-    signature = check_signature(Path(arguments.model), trusted)
-    audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw)
-    audit["signature"] = signature
+    audit = verify_model(Path(arguments.model), corpus=arguments.corpus, saw=arguments.saw, trusted=trusted)
     violations = audit.get("violations", [])
     if listing:
         listing.write_text("".join(f"{line}\n" for line in violations), encoding="utf-8")

@@ -24,6 +24,16 @@ from silo.progress import Advance
 RIC_VARIANTS = ("basic", "ensemble", "concat", "concat-next")
 """Those of `silo.inference.settings`, which is too heavy for a parser."""
 
+SELECTORS = {
+    "document": "one document: id:<silo's id>, external:<the record's own>, or plain where that is clear",
+    "owner": "everything of an owner",
+    "source": "everything from a source",
+    "license": "everything under a licence",
+    "domain": "everything of a domain",
+    "query": "documents that contain this text (case and white space aside)",
+}
+"""What names documents of a store or a corpus."""
+
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: commands to a terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufeff\uffa0"  # nothing is seen of them
@@ -179,6 +189,12 @@ def read_text(path: str) -> str:
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """The option of commands that open a model."""
     parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")
+
+
+def add_selectors(parser: argparse.ArgumentParser) -> None:
+    """The options that name documents."""
+    for name, text in SELECTORS.items():
+        parser.add_argument(f"--{name}", default="", metavar="X", help=text)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 _LISTED = 20
 _STDIN = "-"
-_SELECTORS = {
-    "document": "one document: id:<silo's id>, external:<the record's own>, or plain where that is clear",
-    "owner": "everything of an owner",
-    "source": "everything from a source",
-    "license": "everything under a licence",
-    "domain": "everything of a domain",
-    "query": "documents that contain this text (case and white space aside)",
-}
+_SELECTORS = show.SELECTORS
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -248,13 +241,8 @@ def _documents(
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
-    _add_selectors(parser)
+    show.add_selectors(parser)
     parser.set_defaults(run=_list)
-
-
-def _add_selectors(parser: argparse.ArgumentParser) -> None:
-    for name, text in _SELECTORS.items():
-        parser.add_argument(f"--{name}", default="", metavar="X", help=text)
 
 
 def _selector(arguments: argparse.Namespace) -> Selector:
@@ -317,7 +305,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 
 
 def _add_erase(parser: argparse.ArgumentParser) -> None:
-    _add_selectors(parser)
+    show.add_selectors(parser)
     parser.add_argument("--dry-run", action="store_true", help="only list what would go")
     parser.add_argument("--copies", action="store_true", help="also find copies: the owner's go too, others are listed")
     parser.add_argument("--may-return", action="store_true", help="do not keep the documents from being added again")

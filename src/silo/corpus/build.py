@@ -18,7 +18,7 @@ from typing import Any
 
 from silo import __version__
 from silo.corpus.clean import clean_domain
-from silo.corpus.corpus import Corpus
+from silo.corpus.corpus import OPT_OUTS, Corpus
 from silo.corpus.decontaminate import EvaluationText, evaluation_files
 from silo.corpus.exact import ExactSummary, drop_repeats
 from silo.corpus.manifest import Reports, add_up, manifest_content, stage_times
@@ -33,6 +33,7 @@ from silo.files import (
     exclusive,
     file_sha256,
     fingerprint,
+    locked_directory,
     read_json,
     remove_tree,
     write_json,
@@ -119,10 +120,18 @@ def build(
         _continue_or_restart(job, key)
         summary = _run_stages(job, key)
         if job.out.exists():
-            remove_tree(job.out)
+            _replace(job)
         commit(job.target, job.out)
     remove_tree(job.workspace)
     return {**summary, "reused": False}
+
+
+def _replace(job: _Build) -> None:
+    """Remove the corpus that was there; who opted out of it has opted out of the new one."""
+    with locked_directory(job.out, wait=True):
+        if (job.out / OPT_OUTS).exists():
+            Corpus(job.target, {}).opt_out(Corpus(job.out, {}).opted_out())
+        remove_tree(job.out)
 
 
 def _check_recipe(recipe: CorpusRecipe) -> None:

@@ -9,11 +9,19 @@ from typing import Any
 
 from silo.corpus.shards import Shard
 from silo.errors import SiloError
-from silo.files import file_sha256, nearest_path, read_json, read_manifest, write_json
+from silo.files import (
+    disk_errors,
+    file_sha256,
+    locked_directory,
+    nearest_path,
+    read_json,
+    read_manifest,
+    write_json,
+)
 from silo.records import Document, Tier
 
 FORMAT = "silo-corpus-1"
-_OPT_OUTS = "opt-outs.json"
+OPT_OUTS = "opt-outs.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +68,22 @@ class Corpus:
 
     def opted_out(self) -> frozenset[str]:
         """Ids of documents that must no longer be used."""
-        path = self.root / _OPT_OUTS
-        return frozenset(read_json(path)) if path.exists() else frozenset()
+        path = self.root / OPT_OUTS
+        if not path.exists():
+            return frozenset()
+        try:
+            ids = read_json(path)
+        except (ValueError, RecursionError):
+            ids = None
+        if not isinstance(ids, list) or not all(isinstance(item, str) for item in ids):
+            hint = "restore it from a copy: without it nobody knows who opted out"
+            raise SiloError("corpus-damaged", f"{path} is not a list of ids", hint)
+        return frozenset(ids)
 
     def opt_out(self, ids: Iterable[str]) -> None:
-        """Take documents out of every later view, durably."""
-        write_json(self.root / _OPT_OUTS, sorted(self.opted_out() | set(ids)))
+        """Take documents out of every later view, durably; whoever does so at the same time is waited for."""
+        with disk_errors(self.root), locked_directory(self.root, wait=True):
+            write_json(self.root / OPT_OUTS, sorted(self.opted_out() | set(ids)))
 
     def verify(self) -> None:
         """Compare every file with the manifest."""

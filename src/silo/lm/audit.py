@@ -224,11 +224,14 @@ def _ask_model(place: Path, ids: set[bytes], texts: set[bytes]) -> list[tuple[st
     return [(place.name, model_fingerprint(manifest), listed)] if listed or "training" in manifest else []
 
 
-def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = None) -> dict[str, Any]:
+def verify_model(
+    model: Path, *, corpus: str | None = None, saw: str | None = None, trusted: bytes | None = None
+) -> dict[str, Any]:
     """What `silo lm verify` prints; `violations` is empty if nothing speaks against the model.
 
-    With `saw`, the answer of `saw_document` is part of it.
+    With `saw`, the answer of `saw_document` is part of it; `trusted` is as for `check_signature`.
     """
+    signature = check_signature(model, trusted)
     manifest = open_manifest(model)
     verify_files(model, manifest)
     training, origin = manifest.get("training", {}), model_origin(model, manifest)
@@ -246,7 +249,7 @@ def verify_model(model: Path, *, corpus: str | None = None, saw: str | None = No
     if opened:
         result = audit(model, opened, Permit.for_codec(manifest))
         report |= {"documents": result.documents, "document_tiers": result.tiers, "violations": result.violations}
-    return report
+    return {**report, "signature": signature}
 
 
 def sign_model(root: Path, key_file: Path) -> dict[str, Any]:

@@ -95,9 +95,4 @@ def _own_rows(bucket: Bucket, external_id: str) -> list[int]:
 
 
 def _contains(bucket: Bucket, query: str) -> Callable[[int], bool]:
-    wanted = _folded(query)
-    return lambda row: wanted in _folded(bucket.document(row).text)
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.split()).casefold()
+    return lambda row: bucket.document(row).contains(query)

@@ -8,6 +8,7 @@ EXAMPLES = {
     "corpus build": "silo corpus build --jsonl train.jsonl more.jsonl.zst --out my-corpus --decontaminate test.jsonl",
     "corpus stats": "silo corpus stats my-corpus --reference pile --plot shares.png",
     "corpus overlap": "silo corpus overlap my-corpus --against test.jsonl --plot overlap.png",
+    "corpus opt-out": "silo corpus opt-out my-corpus --owner 'A. Writer' --dry-run",
     "lm train": "silo lm train --corpus my-corpus --tiers pd,sw --preset demo --out my-model",
     "lm import": "silo lm import path/to/huggingface-directory --out my-model",
     "lm codec": "silo lm codec my-model --corpus my-corpus",
