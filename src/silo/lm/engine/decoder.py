@@ -21,6 +21,7 @@ from silo.errors import SiloError
 from silo.lm.engine.engine import Engine
 from silo.lm.engine.kernel import softmax
 from silo.lm.engine.weights import Storage, UnsupportedNetworkError
+from silo.lm.hardware import find_device
 from silo.lm.manifest import Key, key_fingerprint, model_fingerprint, open_manifest, open_tokenizer, verify_network
 from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.text.tokenizer import Tokenizer
@@ -43,7 +44,8 @@ _TRY_AGAIN = 32
 def uses_engine(placement: Placement = NOT_ASKED) -> bool:
     """May the engine compute what is asked for? It computes on the processor, in float32."""
     chosen = placement.over(asked())
-    return chosen.device in ("", "cpu") and chosen.dtype in ("", "auto", "float32")
+    device = find_device(chosen) if chosen.device == "auto" else chosen.device or CPU.device
+    return device == CPU.device and chosen.dtype in ("", "auto", CPU.dtype)
 
 
 class DecodingModel:
