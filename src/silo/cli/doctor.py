@@ -12,6 +12,7 @@ from typing import Any
 
 from silo import __version__
 from silo.cli import show
+from silo.cli.arguments.config import FILE, KEYS, resolve, statements
 
 _NEEDED = (
     "accelerate",
@@ -42,14 +43,27 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    report = examine()
+    report = {**examine(), "configuration": _configuration()}
     if arguments.json:
         show.print_json(report)
     else:
         show.table("machine", ("what", "value"), [[key, str(value)] for key, value in report["machine"].items()])
         rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in report["packages"]]
         show.table("packages", ("package", "version", "for", "how to get it"), rows)
+        said = [[row["key"], _shown(row["value"]), row["from"]] for row in report["configuration"]]
+        show.table(f"defaults: flags, then $SILO_*, ./{FILE}, {FILE} of the home", ("key", "value", "from"), said)
     return 0 if report["complete"] else 6
+
+
+def _configuration() -> list[dict[str, Any]]:
+    """Every default and where it comes from; for policy and guard, all that narrow them."""
+    stated = statements()
+    found = [(key, *resolve(key, stated)) for key in KEYS]
+    return [{"key": key, "value": value, "from": origin or "default"} for key, value, origin in found]
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def examine() -> dict[str, Any]:

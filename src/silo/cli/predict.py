@@ -156,7 +156,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in names}
     Session.check(**options)
     prompt = _prompt(arguments.prompt)
-    session = Session(predictor_from_options(arguments, guard=arguments.guard, threads=1))
+    session = Session(predictor_from_options(arguments, guard=arguments.guard, threads=arguments.threads or 1))
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:
