@@ -48,15 +48,25 @@ CPU = Placement("cpu", "float32")
 """Where bits are the same every time."""
 NOT_ASKED = Placement()
 
-_asked = NOT_ASKED
+_asked, _threads = NOT_ASKED, 0
 
 
-def ask_for(placement: Placement) -> None:
-    """Choose for every network that this process opens from now on, as far as its opening leaves that open."""
-    global _asked
-    _asked = placement
+def ask_for(placement: Placement, *, threads: int = 0) -> None:
+    """Choose for every network that this process opens from now on, as far as its opening leaves that open.
+
+    `threads` are the cores it may use, 0 for torch's own choice.
+    """
+    global _asked, _threads
+    if threads < 0:
+        raise SiloError("usage", f"{threads} is no number of threads", "give the number of cores, or leave it out")
+    _asked, _threads = placement, threads
 
 
 def asked() -> Placement:
     """What was chosen for this process."""
     return _asked
+
+
+def asked_threads() -> int:
+    """How many cores were chosen for this process, 0 if nobody chose."""
+    return _threads

@@ -25,6 +25,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     asked = quick.add_mutually_exclusive_group()
     asked.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
     asked.add_argument("--question", metavar="TEXT", help="what a chat model (ChatML) is to answer from the files")
+    quick.add_argument("--policy", default="", metavar="EXPR", help="which documents may take part")
+    quick.add_argument("--guard", type=int, metavar="N", help="as for `silo generate`")
     quick.add_argument("--max-tokens", type=int, default=64, metavar="N", help="end after so many")
     show.add_device(quick)
     quick.set_defaults(run=_quickstart)
@@ -100,12 +102,13 @@ def _quickstart(arguments: argparse.Namespace) -> int:
         "not read: ", [f"{item.where} ({item.code}: {item.message})" for item in unreadable], quiet=arguments.quiet
     )
     show.some("not taken: ", [f"{item.external_id} ({item.reason})" for item in added.refusals], quiet=arguments.quiet)
-    wish: dict[str, Any] = {"max_tokens": arguments.max_tokens}
+    wish: dict[str, Any] = {"max_tokens": arguments.max_tokens, "guard": arguments.guard}
     if question:
-        session, prompt, shown = quickstart.open_for_question(model, place, question), "", f"{question}\n"
+        session = quickstart.open_for_question(model, place, question, policy=arguments.policy)
+        prompt, shown = "", f"{question}\n"
         wish["stop"] = quickstart.ANSWER_STOPS
     else:
-        session = open_session(model, place, threads=1)
+        session = open_session(model, place, policy=arguments.policy, threads=arguments.threads or 1)
         prompt = shown = arguments.prompt or quickstart.first_words(session.predictor.stores[0])
     answer = write(session, prompt, None if arguments.json else Painter(), shown=shown, **wish)
     if arguments.json:

@@ -13,6 +13,7 @@ from typing import Any
 
 from silo import __version__
 from silo.cli import show
+from silo.cli.arguments.config import FILE, KEYS, resolve, statements
 from silo.errors import SiloError
 
 _NEEDED = (
@@ -49,7 +50,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    report = examine()
+    report = {**examine(), "configuration": _configuration()}
     if arguments.warm:
         report["machine"]["decode_engine"] = _warm(quiet=arguments.quiet)
     if arguments.model:
@@ -60,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
         show.table("machine", ("what", "value"), [[key, str(value)] for key, value in report["machine"].items()])
         rows = [[row["package"], row["version"] or "missing", row["for"], row["fix"]] for row in report["packages"]]
         show.table("packages", ("package", "version", "for", "how to get it"), rows)
+        said = [[row["key"], _shown(row["value"]), row["from"]] for row in report["configuration"]]
+        show.table(f"defaults: flags, then $SILO_*, ./{FILE}, {FILE} of the home", ("key", "value", "from"), said)
     return 0 if report["complete"] else 6
 
 
@@ -81,6 +84,17 @@ def decoded_by(model: Path) -> str:
         raise SiloError("input-missing", f"{model} is no model directory: it has no config.json")
     reason = why_unsupported(model)
     return f"transformers: {reason}" if reason else "the decode engine"
+
+
+def _configuration() -> list[dict[str, Any]]:
+    """Every default and where it comes from; for policy and guard, all that narrow them."""
+    stated = statements()
+    found = [(key, *resolve(key, stated)) for key in KEYS]
+    return [{"key": key, "value": value, "from": origin or "default"} for key, value, origin in found]
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def examine() -> dict[str, Any]:

@@ -96,6 +96,8 @@ def _train_recipe(arguments: argparse.Namespace) -> tuple[Any, Path, Path]:
         changes["max_tokens"] = arguments.max_tokens
     if arguments.dtype:
         changes["dtype"] = arguments.dtype
+    if arguments.threads:
+        changes["threads"] = arguments.threads
     if arguments.validation:
         changes["validation"] = tuple(show.literal_paths(arguments.validation))
     return replace(recipe, **changes), base, show.home_path(arguments, "models")

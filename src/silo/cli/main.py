@@ -12,6 +12,7 @@ from typing import NoReturn
 from silo import __version__
 from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
 from silo.cli.arguments import completion
+from silo.cli.arguments.config import Defaults
 from silo.cli.arguments.parser import Parser, add_examples
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
@@ -47,12 +48,22 @@ def build_parser() -> Parser:
     return parser
 
 
+def parse(given: list[str]) -> argparse.Namespace:
+    """The arguments of a command: what is typed, what `silo.toml` and the environment state, and defaults."""
+    parser = build_parser()
+    defaults = Defaults(parser, warn=show.say)
+    return defaults.fill_in(parser.parse_args(given))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed = build_parser().parse_args(given)
-        ask_for(Placement(getattr(parsed, "device", None) or "", getattr(parsed, "dtype", None) or ""))
+        parsed = parse(given)
+        ask_for(
+            Placement(getattr(parsed, "device", None) or "", getattr(parsed, "dtype", None) or ""),
+            threads=getattr(parsed, "threads", None) or 0,
+        )
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except SiloError as error:

@@ -164,7 +164,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in names}
     Session.check(**options)
     prompt = _prompt(arguments.prompt)
-    threads = _announce_decoding(arguments)
+    threads = arguments.threads or _announce_decoding(arguments)
     session = Session(
         predictor_from_options(arguments, guard=arguments.guard, threads=threads, storage=arguments.storage)
     )

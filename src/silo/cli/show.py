@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from silo.cli.arguments.config import HOME
 from silo.errors import SiloError
 from silo.placement import DEVICES, DTYPES
 from silo.progress import Advance
@@ -203,6 +203,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=DEVICES, help=where)
     number = "the numbers they compute in; float32 on the processor without it, elsewhere that of the weights"
     parser.add_argument("--dtype", choices=DTYPES, help=number)
+    parser.add_argument("--threads", type=int, metavar="N", help="cores that a network may use; all without it")
 
 
 def home_path(arguments: argparse.Namespace, kind: str) -> Path:
@@ -215,8 +216,8 @@ def home_path(arguments: argparse.Namespace, kind: str) -> Path:
 
 
 def home(arguments: argparse.Namespace) -> Path:
-    """The home folder: --home, $SILO_HOME or ./silo-home."""
-    return Path(arguments.home or os.environ.get("SILO_HOME") or "silo-home")
+    """The home folder: --home, or what else states one, or ./silo-home."""
+    return Path(arguments.home or HOME)
 
 
 def literal_paths(paths: list[str]) -> list[str]:

@@ -99,13 +99,14 @@ def first_words(store: Store) -> str:
     return " ".join(next(store.documents()).text.split()[:12])
 
 
-def open_for_question(model: Path, store: Path, question: str) -> Session:
+def open_for_question(model: Path, store: Path, question: str, *, policy: str = "") -> Session:
     """A session that writes the answer, from an empty prompt until one of `ANSWER_STOPS`."""
     return open_session(
         model,
         store,
         method="ngram+ric",
         settings=Settings(ngram=_QUOTING),
+        policy=policy,
         context=lambda language_model: QuestionContext(language_model, question),
     )
 

@@ -47,7 +47,7 @@ from silo.lm.manifest import (
     verify_network,
 )
 from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
-from silo.placement import Placement, asked
+from silo.placement import Placement, asked, asked_threads
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LanguageModel:
         tokenizer = open_tokenizer(root)
         manifest = open_manifest(root)
         verify_network(root, manifest, again=verify)
-        if threads:
+        if threads := threads or asked_threads():
             torch.set_num_threads(threads)
         chosen = Placement(device, dtype).over(asked())
         place = find_device(chosen)
