@@ -1,6 +1,7 @@
 """What retrieval costs: scoring and generation with stores against the same language model alone, in one run.
 
     python benchmarks/generate.py [--store PATH ...] [--model DIR] [--large]
+    python benchmarks/generate.py --decode --small DIR --large-model DIR
 
 Contestants take turns; what one costs more than another is the median over rounds. Generation runs in one thread and is
 timed by the processor's clock, which other programs disturb less; `credit` is what naming the documents adds to
@@ -13,6 +14,7 @@ class with random weights and a store of random keys (time only). Writes docs/re
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -69,8 +71,16 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=100, help="generated per turn")
     parser.add_argument("--score-tokens", type=int, default=8_192, help="scored per turn")
     parser.add_argument("--large", action="store_true")
+    parser.add_argument(
+        "--decode", action="store_true", help="the decode engine against transformers, and nothing else"
+    )
+    parser.add_argument("--small", type=Path, help="for --decode: a model of about 4M parameters")
+    parser.add_argument("--large-model", type=Path, help="for --decode: a model of about 135M parameters")
+    parser.add_argument("--store-tokens", type=int, nargs="*", default=[1_000_000, 10_000_000], help="for --decode")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "generate.json")
     arguments = parser.parse_args()
+    if arguments.decode:
+        return compare_decoding(arguments)
     arguments.store = arguments.store or [Lab(ROOT / "build" / "experiments", DATA).store("pdsw", arguments.domain)]
     found: dict[str, Any] = {"goals": GOALS, "k": Settings().k, "stores": []}
     for place in arguments.store:
@@ -83,6 +93,25 @@ def main() -> int:
     write_json(arguments.out, found)
     arguments.out.with_suffix(".md").write_text(page(found), encoding="utf-8")
     return 1 if found["missed"] else 0
+
+
+def compare_decoding(arguments: argparse.Namespace) -> int:
+    """The part of the page about the decode engine, beside what the rest of this benchmark found before."""
+    from decode import decode_page, measure_decoding, missed_goals
+
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    found["decode"] = measure_decoding(arguments)
+    found["decode"]["missed"] = missed_goals(found["decode"])
+    write_json(arguments.out, found)
+    lines = [
+        *decode_page(found["decode"]),
+        "",
+        "Goals missed: " + (", ".join(found["decode"]["missed"]) or "none") + ".",
+    ]
+    print("\n".join(lines))
+    if "stores" in found:
+        arguments.out.with_suffix(".md").write_text(page(found), encoding="utf-8")
+    return 1 if found["decode"]["missed"] else 0
 
 
 def missed(found: dict[str, Any]) -> list[str]:
@@ -127,6 +156,14 @@ def page(found: dict[str, Any]) -> str:
             "",
             f"A network of {large['parameters'] / 1e6:.0f}M parameters (random weights) with kNN, in a run of its own: "
             f"{large['times_slower']} times slower than without, {large['store_tokens']:,} tokens in the store.",
+        ]
+    if "decode" in found:
+        from decode import decode_page
+
+        lines += [
+            *decode_page(found["decode"]),
+            "",
+            "Goals missed: " + (", ".join(found["decode"]["missed"]) or "none"),
         ]
     lines += [
         "",
@@ -183,7 +220,7 @@ def found_model(arguments: argparse.Namespace, place: Path) -> Path:
 
 
 def opened(model: Path, place: Path, method: str) -> Predictor:
-    return open_predictor(model, [] if method == "lm" else [place], method=method)
+    return open_predictor(model, [] if method == "lm" else [place], method=method, threads=1)
 
 
 def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True) -> None:
@@ -265,14 +302,14 @@ def large(arguments: argparse.Namespace) -> dict[str, Any]:
             searches=("knn", "ngram"),
         )
         store.add(judge(Candidate(str(at), text, "bench", "clinical", ())) for at, text in enumerate(texts))
-        lm = open_predictor(place / "model", method="lm")
+        lm = open_predictor(place / "model", method="lm", threads=1)
         knn = Predictor(
-            model,
+            lm.opened,
             [store],
             method=frozenset({"knn"}),
             settings=Settings(),
             policy=lm.policy,
-            encoder=KeyEncoder.of(model, "final"),
+            encoder=KeyEncoder.of(lm.opened, "final"),
             context=None,
         )
         torch.set_num_threads(1)
