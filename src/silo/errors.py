@@ -47,6 +47,7 @@ CODES: dict[str, Kind] = {
     "recipe-value": Kind(_USAGE, "give a value of the kind named in the message"),
     "policy-invalid": Kind(_USAGE, "write it like: tier <= 'sw' and owner not in ['A. Writer', 'B. Writer']"),
     "nothing-selected": Kind(_INPUT, "`silo store list` shows what is there"),
+    "would-empty": Kind(_USAGE, "`--dry-run` lists them; if they are meant to go, say `--yes`"),
     "document-ambiguous": Kind(_USAGE, "write id: before silo's id, external: before the id that the record had"),
     "out-exists": Kind(_USAGE, "choose another --out, or pass --force to replace what is there"),
     # input as a whole

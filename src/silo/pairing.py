@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ def create_store(
 def open_store(
     path: Path, model: Path | None = None, *, encoding: bool = False, verify: bool = False, restored: bool = False
 ) -> Store:
-    """Open a store; `encoding` loads its model too, from where it was made or from `model`.
+    """Open a store; with `encoding` its model is loaded when it is needed, from where it was made or from `model`.
 
     `verify` reads the model's files again; `restored`: for `replay`, whatever was put back from a copy.
     """
@@ -79,25 +79,25 @@ def open_store(
     store = Store.open(path, list_models=partial(list_models, place), restored=restored)
     if encoding:
         try:
-            store.use(_find_encoder(store, place, verify=verify))
+            store.load_encoder = _find_encoder(store, place, verify=verify)
         except BaseException:
             store.close()
             raise
     return store
 
 
-def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> DocumentEncoder:
-    """The model of a store; another one is refused before it is loaded."""
+def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Callable[[], DocumentEncoder]:
+    """What loads the model of a store; another one is refused at once."""
     if place is None or not recover_model(place):
         raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
     store.require_model(open_tokenizer(place), read_key(place)[1])
     if "knn" not in store.config.searches:
-        return _open_encoder(place, verify=verify)
+        return partial(_open_encoder, place, verify=verify)
     own = _placement_of(store.config.encoded_on)
     if not asked().agrees(own):
         message = f"the keys of {store.root} were made on {own}: another device or format makes other bits"
         raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
-    return _open_encoder(place, verify=verify, placement=own)
+    return partial(_open_encoder, place, verify=verify, placement=own)
 
 
 def _placement_name(placement: Placement) -> str:

@@ -198,21 +198,29 @@ class Quarantined:
         return {"where": self.where, "code": self.code, "message": self.message}
 
 
+UNJUDGED = Rights()
+"""The rights of a document before anybody has judged it: none at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with its verdict. `id` depends on (source, external id) alone."""
+    """A text with its verdict. `id` depends on (source, external id) alone.
+
+    One that is made of a text and an id, its own, and what is known besides, is judged when a store takes it: `license`
+    is then a statement like that of a record, restricted if there is none, and a `tier` can make it stricter only.
+    """
 
     id: str
     text: str
-    source: str
-    external_id: str
-    owner: str
-    domain: str
-    license: str
-    tier: Tier
-    rights: Rights
-    duties: frozenset[Duty]
-    evidence: tuple[Evidence, ...]
+    source: str = ""
+    external_id: str = ""
+    owner: str = ""
+    domain: str = ""
+    license: str = ""
+    tier: Tier = Tier.restricted
+    rights: Rights = UNJUDGED
+    duties: frozenset[Duty] = frozenset()
+    evidence: tuple[Evidence, ...] = ()
     conflicts: tuple[str, ...] = ()
     url: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)

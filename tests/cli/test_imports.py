@@ -40,6 +40,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append_usage(store.paths, Usage(datetime.now(UTC), 2, shares), holds=store.holds)
     store.erase(Selector(document="d"))
     store.close()
+    (root / "notes").mkdir()
+    (root / "notes" / "new.txt").write_text("A note that is not in the store.")
     write_jsonl(root / "in.jsonl", [record("a", "one two three four five six seven")])
     return root
 
@@ -52,6 +54,9 @@ def test_commands_without_a_model_load_no_torch(place: Path) -> None:
         ["store", "stats", store],
         ["store", "digest", store],
         ["store", "verify", store],
+        ["store", "search", store, "winter in the north"],
+        ["store", "get", store, "a"],
+        ["store", "sync", store, "--folder", str(place / "notes"), "--dry-run"],
         ["store", "erase", store, "--owner", "owner-c", "--dry-run"],
         ["store", "erase", store, "--owner", "owner-c"],
         ["store", "allow", store, "--document", document("c", "").id],

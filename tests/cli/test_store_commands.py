@@ -361,3 +361,92 @@ def test_allow_takes_the_id_of_the_record(model: Path, tmp_path: Path, run: Any)
     assert run("store", "allow", path, "--document", "three.txt", status=3)["error"]["code"] == "nothing-selected"
     assert run("store", "allow", path, "--document", "one.txt")["was_kept_out"] is True
     assert run("store", "add", path, "--folder", str(tmp_path / "notes"))["added"] == 1
+
+
+@pytest.fixture
+def notes(model: Path, tmp_path: Path, run: Any) -> str:
+    """A store that holds a folder of three notes."""
+    (tmp_path / "notes").mkdir()
+    for name in ("harbour", "tower", "bridge"):
+        text = f"The {name} was built by hand. It took the town {len(name)} years. Nobody was paid for it."
+        (tmp_path / "notes" / f"{name}.txt").write_text(text)
+    store = str(tmp_path / "store")
+    run("store", "create", store, "--model", str(model), "--search", "ngram,bm25")
+    run("store", "add", store, "--folder", str(tmp_path / "notes"), "--owner", "town")
+    return store
+
+
+def test_a_changed_document_is_replaced_on_request(
+    notes: str, tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add = ["store", "add", notes, "--folder", str(tmp_path / "notes"), "--owner", "town"]
+    (tmp_path / "notes" / "tower.txt").write_text("The tower fell down last year.")
+    assert main(add) == 0
+    told = capsys.readouterr().err
+    assert "changed and left as it was: 1; --update replaces" in told
+    assert "tower.txt (other-record: stored under this id with another text: --update replaces it)" in told
+    done = run(*add, "--update", "--salts", str(tmp_path / "salts.json"))
+    assert (done["replaced"], done["unchanged"], done["rejected"], done["failed_checks"]) == (1, 2, 0, [])
+    assert done["salts"] == json.loads((tmp_path / "salts.json").read_text())
+    key = ["--key", f"{notes}/keys/receipts.pem.pub", "--log", f"{notes}/log.jsonl"]
+    proof = run("receipt", "verify", done["receipt"], *key)
+    assert (proof["valid"], proof["kind"], proof["replaced"], proof["failed_checks"]) == (True, "replacement", 1, [])
+    assert main(["receipt", "verify", done["receipt"], *key]) == 0
+    assert "replaced" in capsys.readouterr().out
+    assert run(*add, "--update")["unchanged"] == 3
+    assert run(*add, "--update", "--salts", str(tmp_path / "none" / "x"), status=3)["error"]["code"] == "input-missing"
+
+
+def test_a_store_follows_a_folder(
+    notes: str, model: Path, tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "notes"
+    sync = ["store", "sync", notes, "--folder", str(folder), "--owner", "town"]
+    (folder / "tower.txt").write_text("The tower fell down last year.")
+    (folder / "bridge.txt").unlink()
+    (folder / "mill.txt").write_text("The mill is new.")
+    digest = run("store", "digest", notes)["digest"]
+    for options in (["--dry-run"], []):
+        done = run(*sync, *options)
+        assert done["dry_run"] == bool(options)
+        assert [done[name] for name in ("added", "changed", "gone", "kept", "unchanged")] == [1, 1, 1, 0, 1]
+        lists = {name: [item["external_id"] for item in done[f"{name}_documents"]] for name in ("added", "changed")}
+        assert lists == {"added": ["mill.txt"], "changed": ["tower.txt"]}
+        (gone,) = done["gone_documents"]
+        assert (gone["external_id"], gone["source"], gone["reason"]) == ("bridge.txt", "notes", "not-there")
+        assert ("receipt" in done) == (not options) == (done["digest"] != digest)
+    twin = str(tmp_path / "twin")
+    run("store", "create", twin, "--model", str(model), "--search", "ngram,bm25")
+    run("store", "add", twin, "--folder", str(folder), "--owner", "town")
+    assert tree(Path(notes) / "data") == tree(Path(twin) / "data")
+    for file in folder.iterdir():
+        file.unlink()
+    assert run(*sync, status=2)["error"]["code"] == "would-empty"
+    assert main([*sync, "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "needs --yes" in told.err and "mill.txt" in told.out
+    assert run(*sync, "--yes")["gone"] == 3
+    assert run("store", "sync", notes, "--jsonl", "-", status=2)["error"]["code"] == "usage"
+    assert run("store", "sync", notes, status=2)["error"]["code"] == "usage"
+
+
+def test_a_store_can_be_searched_and_read(notes: str, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("store", "search", notes, "how many years did the tower take", "--limit", "2")
+    assert (found[0]["external_id"], found[0]["owner"], found[0]["license"]) == ("tower.txt", "town", "NOASSERTION")
+    assert found[0]["text"][: len(found[0]["sentence"])] and found[0]["sentence"] in found[0]["text"]
+    assert main(["store", "search", notes, "harbour", "--policy", "owner == 'town'"]) == 0
+    assert "harbour.txt, characters 0 to" in capsys.readouterr().out
+    assert run("store", "search", notes, "harbour", "--policy", "owner == 'nobody'", status=3) == []
+    assert (
+        run("store", "search", notes, "harbour", "--policy", "owner =", status=2)["error"]["code"] == "policy-invalid"
+    )
+    assert run("store", "search", notes, "harbour", "--limit", "0", status=2)["error"]["code"] == "usage"
+    whole = run("store", "get", notes, "tower.txt")
+    assert whole["text"].startswith("The tower") and whole["rights"]["store"] and whole["source"] == "notes"
+    assert run("store", "get", notes, f"id:{whole['id']}") == whole
+    assert main(["store", "get", notes, "tower.txt", "--text"]) == 0
+    assert capsys.readouterr().out == whole["text"] + "\n"
+    assert main(["store", "get", notes, "tower.txt"]) == 0
+    shown = capsys.readouterr().out
+    assert all(part in shown for part in ("restricted", "NOASSERTION", "train False", whole["text"][:40]))
+    assert run("store", "get", notes, "towr.txt", status=3)["error"]["hint"].startswith("did you mean document 'tower")

@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,18 +69,33 @@ class Count:
 
 
 def _live(store: Store, item: Document, count: Count, *, by_command: bool) -> None:
-    """Add a document, use it, erase it, and look for it.
+    """Add a document, use it, replace it by another version and look for the old one; erase it and look again."""
+    never, before = tree(store.paths.data), _outside()
+    store.add([item])
+    _use(store, item)
+    old = _documents(store)
+    newer = replace(item, text=f"{item.text[::-1]} {item.external_id} was written anew.")
+    assert store.add([newer], update=True).replaced == 1
+    _look(store, item, _traces(_part(old, item), _documents(store)), before, count)
+    _use(store, newer)
+    parts = _documents(store)
+    gone = _part(parts, item)
+    _erase(store, item.external_id, by_command=by_command)
+    _look(store, item, _traces(gone, [part for part in parts if part is not gone]), before, count)
+    count.hits += [f"{item.external_id}: data"] if tree(store.paths.data) != never else []
+
+
+def _part(parts: list[EncodedDocument], item: Document) -> EncodedDocument:
+    (part,) = (part for part in parts if part.id.hex() == item.id)
+    return part
+
+
+def _look(store: Store, item: Document, traces: Traces, before: dict[Path, bytes], count: Count) -> None:
+    """Look for traces everywhere but in the data, which is compared as a whole.
 
     A file outside of the store that is as it was before the document came cannot hold it: compiled kernels are full of
     small numbers in a row, which are also tokens.
     """
-    never, before = tree(store.paths.data), _outside()
-    store.add([item])
-    _use(store, item)
-    parts = _documents(store)
-    (gone,) = (part for part in parts if part.id.hex() == item.id)
-    traces = _traces(gone, [part for part in parts if part is not gone])
-    _erase(store, item.external_id, by_command=by_command)
     outside = _outside()
     changed = [path for path, content in outside.items() if before.get(path) != content]
     found = scan([*(path for path in store.root.iterdir() if path != store.paths.data), *changed], traces)
@@ -88,11 +103,13 @@ def _live(store: Store, item: Document, count: Count, *, by_command: bool) -> No
     count.windows += len(traces)
     count.files += found.files + len(outside) - len(changed)
     count.hits += [f"{item.external_id}: {hit}" for hit in found.hits]
-    count.hits += [f"{item.external_id}: data"] if tree(store.paths.data) != never else []
 
 
 def run(folder: Path, erasures: int, seed: int) -> Count:
-    """So many erasures; the first of all, which compiles what is not compiled, does not count."""
+    """So many erasures, of old versions and of whole documents.
+
+    The first of all, which compiles what is not compiled, does not count.
+    """
     rng, count = random.Random(seed), Count()
     while count.erasures < erasures:
         store = small_store(folder / "store")
@@ -101,7 +118,7 @@ def run(folder: Path, erasures: int, seed: int) -> Count:
             for by_command in (False, True):
                 _live(store, _document("first", rng), Count(), by_command=by_command)
                 store.allow(_document("first", rng).id)
-        for _ in range(min(LIFE, erasures - count.erasures)):
+        for _ in range(min(LIFE, (erasures - count.erasures + 1) // 2)):
             _live(store, _document(f"q{count.erasures}", rng), count, by_command=rng.random() < 0.1)
         store.close()
         shutil.rmtree(store.root)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from silo.store.backup import back_up, restore
 from silo.store.manifest import remove_buckets
 from silo.store.selector import Selector
 from silo.store.store import Store
-from silo.store.write import apply_change
+from silo.store.write import apply_change, exchange, prepare_change
 from tests.reliability.disk import watched
 from tests.reliability.helper import serve
 from tests.reliability.test_store_histories import POOL, answers
@@ -45,9 +46,17 @@ def leaving(seed: int) -> Selector:
     return Selector(owner=item.owner) if seed % 3 == 0 else Selector(document=item.external_id)
 
 
+def changed(seed: int) -> list[Document]:
+    """What the job `update` brings: other versions of some of `BASE`, and every other time a new document."""
+    some = random.Random(seed).sample(BASE, 1 + seed % 4)
+    newer = [replace(item, text=f"Version {seed} of {item.text[: -9 - seed % 40]} is shorter.") for item in some]
+    return newer + coming(seed)[: seed % 2]
+
+
 JOBS: dict[str, Callable[[Store, int], object]] = {
     "add": lambda store, seed: store.add(coming(seed)),
     "erase": lambda store, seed: store.erase(leaving(seed)),
+    "update": lambda store, seed: store.add(changed(seed), update=True),
     "backup": lambda store, _seed: back_up(store, store.root.with_name("copy")),
 }
 
@@ -58,6 +67,7 @@ def main() -> None:
         store.add(BASE)
         answers(store)
         store.erase(Selector(document="p1"))
+        store.add(changed(1), update=True)
         store.close()
     serve(lambda words: _run(Path(words[0]), words[1], int(words[2]), int(words[3]), float(words[4])))
 
@@ -95,6 +105,9 @@ def _work(root: Path, job: str, seed: int, call: int, told: mmap.mmap) -> NoRetu
         os._exit(0)
 
 
+_COMMITS = tuple(function.__code__ for function in (apply_change, prepare_change, exchange))
+
+
 def _kill_at(number: int, told: mmap.mmap) -> Callable[[int, str, tuple[Any, ...]], None]:
     """End this process before call `number`; says before whether that is inside a commit.
 
@@ -104,7 +117,7 @@ def _kill_at(number: int, told: mmap.mmap) -> Callable[[int, str, tuple[Any, ...
 
     def on_call(count: int, _name: str, _arguments: tuple[Any, ...]) -> None:
         nonlocal change, removal
-        before, change = change, _frame_of(apply_change.__code__)
+        before, change = change, next(filter(None, map(_frame_of, _COMMITS)), 0)
         ending, removal = removal, _frame_of(remove_buckets.__code__)
         if count == number:
             if change and change == before and not (ending and not removal):

@@ -12,7 +12,7 @@ import gzip
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def _look_at_store(root: Path) -> object:
 
 
 def _look_at_unfinished(root: Path) -> object:
-    """An erasure that was cut off is finished, or refused: its documents are gone in any case."""
+    """An erasure or a replacement that was cut off is finished, or refused: what was to go is gone in any case."""
     store = Store.open(root, SmallEncoder())
     try:
         if problems := store.verify().problems:
@@ -121,6 +121,23 @@ def _make_unfinished(root: Path) -> dict[str, bytes]:
     return before
 
 
+def _make_replacing(root: Path) -> dict[str, bytes]:
+    """A store whose process died after it had exchanged a document, before it looked what was left of the old one."""
+    store = small_store(root)
+    store.add([POOL[0], POOL[4]])
+    before = tree(root)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise SiloError("disk-full", "no space left")
+
+        patch.setattr("silo.store.store.note_replaced", full)
+        with pytest.raises(SiloError):
+            store.add([replace(POOL[4], text="Page 4 of the green book was written anew.")], update=True)
+    store.close()
+    return before
+
+
 def _make_settings(root: Path) -> dict[str, bytes]:
     for k in (8, 16):
         before = tree(root) if root.exists() else {}
@@ -138,6 +155,7 @@ def _make_model(root: Path) -> dict[str, bytes]:
 KINDS: dict[str, tuple[Callable[[Path], dict[str, bytes]], Look]] = {
     "store": (_make_store, _look_at_store),
     "unfinished": (_make_unfinished, _look_at_unfinished),
+    "replacing": (_make_replacing, _look_at_unfinished),
     "settings": (_make_settings, _look_at_settings),
     "model": (_make_model, _look_at_model),
 }
@@ -158,6 +176,10 @@ HARMLESS = {
     "unfinished: put back": "a lock that nobody holds is removed",
     "unfinished: suppression": "the erasure enters its works again",
     "unfinished: erasing": "only checks need it: the erasure is done, and the receipt says what was not checked",
+    **{f"replacing: {name}": _EMPTY for name in ("lock", "ledger.lock", "readers")},
+    "replacing: log.jsonl": _TORN,
+    "replacing: erasing": "only checks need it: the receipt says what was not checked",
+    "replacing: put back": "a bucket that no manifest names is removed, and so is a lock that nobody holds",
     "model: manifest.json": "without it a model is somebody else's, of unknown training data; its files are the same",
 }
 """Files of which some damage changes no answer, and why."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from silo.errors import SiloError
+from silo.records import Document
 from silo.store.selector import Selector
 from silo.store.store import Store
 from tests.reliability.disk import fail_at, watched
@@ -17,36 +20,39 @@ from tests.reliability.test_store_histories import POOL, answers
 from tests.store.small import SmallEncoder, small_store, tree
 
 BASE = POOL[:8]
+NEWER = [replace(item, text=f"{item.text} And more of it.") for item in BASE[:2]]
 
 
-def _made(root: Path, names: list[str]) -> dict[str, bytes]:
-    """The data of a store that holds these documents of the pool."""
+def _made(root: Path, documents: list[Document]) -> dict[str, bytes]:
+    """The data of a store that holds these documents."""
     store = small_store(root)
-    store.add([item for item in POOL if item.external_id in names])
+    store.add(documents)
     found = tree(root / "data")
     store.close()
     return found
 
 
-def _held(store: Store) -> list[str]:
-    return sorted(item.external_id for item in store.documents())
+def _held(documents: Iterable[Document]) -> frozenset[tuple[str, str]]:
+    return frozenset((item.external_id, item.text) for item in documents)
 
 
 @pytest.mark.parametrize("kind", ["eio", "enospc", "short"])
-@pytest.mark.parametrize("job", ["add", "erase"])
-def test_a_failing_call_leaves_the_old_state_or_the_new(tmp_path: Path, kind: str, job: str) -> None:
+@pytest.mark.parametrize("job", ["add", "erase", "update"])
+def test_a_failing_call_leaves_the_old_state_or_the_new(memory: Path, kind: str, job: str) -> None:
     def act(store: Store) -> Any:
+        if job == "update":
+            return store.add(NEWER, update=True)
         return store.add(POOL[8:12]) if job == "add" else store.erase(Selector(document="p3"))
 
-    base = [item.external_id for item in BASE]
-    new = [*base, "p8", "p9", "p10", "p11"] if job == "add" else [name for name in base if name != "p3"]
-    twins = {tuple(sorted(names)): _made(tmp_path / f"twin{len(names)}", names) for names in (base, new)}
+    erased = [item for item in BASE if item.external_id != "p3"]
+    new = {"add": POOL[:12], "erase": erased, "update": [*NEWER, *BASE[2:]]}[job]
+    twins = {_held(items): _made(memory / name, items) for name, items in {"base": BASE, "new": new}.items()}
     number, failures = 0, 0
     while True:
-        number += 1 if number < 40 else 7
-        root = tmp_path / f"s{number}"
-        store = small_store(root)
-        store.add(BASE)
+        number += (1 if number < 40 else 7) if job != "update" else 3
+        root = memory / "store"
+        shutil.copytree(memory / "base", root)
+        store = Store.open(root, SmallEncoder())
         try:
             with watched(fail_at(number, kind)):
                 act(store)
@@ -61,12 +67,13 @@ def test_a_failing_call_leaves_the_old_state_or_the_new(tmp_path: Path, kind: st
         reopened = Store.open(root, SmallEncoder())
         if job == "add":
             reopened.add(POOL[8:12])
-        held = tuple(_held(reopened))
+        held = _held(reopened.documents())
         assert held in twins
         reopened.compact()
         assert tree(root / "data") == twins[held]
         assert answers(reopened)
         reopened.close()
+        shutil.rmtree(root)
         if not failed and kind != "short":
             break
         if kind == "short" and number > 60:
@@ -78,6 +85,7 @@ def test_every_file_is_synced_before_a_manifest_names_it(tmp_path: Path) -> None
     store = small_store(tmp_path / "s")
     assert _unsynced(lambda: store.add(BASE)) == []
     assert _unsynced(lambda: store.erase(Selector(document="p3"))) == []
+    assert _unsynced(lambda: store.add(NEWER, update=True)) == []
 
 
 def test_a_missing_fsync_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +129,7 @@ def test_an_adopted_orphan_would_be_noticed(tmp_path: Path, monkeypatch: pytest.
     store = small_store(tmp_path / "s")
     store.add(BASE)
     store.close()
-    twin = _made(tmp_path / "twin", [item.external_id for item in BASE])
+    twin = _made(tmp_path / "twin", BASE)
     orphan = tmp_path / "s" / "data" / "buckets" / "0101-0123456789abcdef.bucket"
     orphan.write_bytes(b"left behind")
     Store.open(tmp_path / "s").close()

@@ -1,4 +1,4 @@
-"""Random histories of adding, erasing and reopening against a store that never held what was erased.
+"""Random histories of adding, replacing, erasing and reopening against a store that never held what left.
 
 Counts come from SILO_HISTORIES (6 in `make test`, 2,000 in `make reliability`); the number that ran is printed.
 """
@@ -77,7 +77,12 @@ def run_history(
         if choice < 0.5:
             some = rng.sample(pool, rng.randint(1, 8))
             store.add(some)
-            held |= {item.external_id: item for item in some}
+            held = {item.external_id: item for item in some} | held
+        elif choice < 0.6 and held:
+            some = [_other_version(held[name], rng) for name in rng.sample(sorted(held), min(3, len(held)))]
+            first = {item.external_id: item for item in reversed([*some, rng.choice(pool)])}
+            store.add([*some, *first.values()], update=True)
+            held |= first
         elif choice < 0.85 and held:
             name = rng.choice(sorted(held))
             if rng.random() < 0.7:
@@ -95,6 +100,14 @@ def run_history(
         if step % 4 == 3 or step == STEPS - 1:
             same_as_rebuilt(store, list(held.values()), root / f"rebuilt-{step}", make)
     store.close()
+
+
+def _other_version(item: Document, rng: random.Random) -> Document:
+    """The same document with another owner, or with another text: longer, shorter, or with a word changed."""
+    if rng.random() < 0.2:
+        return replace(item, owner=f"o{rng.randrange(9)}")
+    half = item.text[: len(item.text) // 2]
+    return replace(item, text=rng.choice([f"{item.text} Version {rng.randrange(99)}.", f"{half}.", half[::-1]]))
 
 
 def same_as_rebuilt(

@@ -1,5 +1,5 @@
-"""`kill -9` of whoever adds to a store, erases from it or recovers it: nothing acknowledged is lost, nothing erased
-comes back, nothing is repaired by hand.
+"""`kill -9` of whoever adds to a store, erases from it, replaces documents or recovers it: what was acknowledged
+is there, nothing erased comes back, there is one version of a document at any time, nothing is repaired by hand.
 
 Counts come from SILO_STORE_KILLS (20 in `make test`, 1,000 in `make reliability`); the figures are printed. A kill is
 proven if the process had not acknowledged its work and did not end by itself.
@@ -11,22 +11,22 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from silo.records import Document
+from silo.store.erasure.receipt import check_receipt, read_receipt
 from silo.store.store import Store
 from tests.reliability.helper import Helper
-from tests.reliability.nursery import BASE, coming, leaving
-from tests.reliability.test_store_histories import POOL
+from tests.reliability.nursery import BASE, changed, coming, leaving
 from tests.store.small import SmallEncoder, small_store, tree
 
 SHARDS = 2
 KILLS = int(os.environ.get("SILO_STORE_KILLS", "20")) // SHARDS
 RECOVERY_CALLS = (3, 10, 50)
-BEFORE = {item.external_id for item in BASE}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ class _Killing:
     place: Path
     rng: random.Random
     counts: Counter[str] = field(default_factory=Counter)
-    twins: dict[frozenset[str], dict[str, bytes]] = field(default_factory=dict)
+    twins: dict[frozenset[tuple[str, str]], dict[str, bytes]] = field(default_factory=dict)
 
     def kill(self, job: str, seed: int, call: int) -> bool:
         """One kill, at a call or every fourth time at a random instant; True if the job was done before its call."""
@@ -73,45 +73,66 @@ class _Killing:
 
     def _look(self, root: Path, job: str, seed: int, *, done: bool) -> None:
         store = Store.open(root, SmallEncoder())
-        held = {item.external_id for item in store.documents()}
+        held = list(store.documents())
+        texts = _texts(held)
+        after = _texts(AFTER[job](seed))
         if job == "add":
-            after = BEFORE | {item.external_id for item in coming(seed)}
-            assert BEFORE <= held <= after
+            assert BEFORE.items() <= texts.items() <= after.items()
+        elif job == "update":
+            assert {name: texts[name] for name in BEFORE} in (BEFORE, {name: after[name] for name in BEFORE})
+            assert texts.keys() <= after.keys()
         else:
-            after = BEFORE - self.erased(seed)
-            assert held in (BEFORE, after)
-        assert not done or held == after
+            assert texts in (BEFORE, after)
+        assert not done or texts == after
         assert not (root / "pending.json").exists()
         store.compact()
         assert store.verify().problems == ()
-        if job == "erase" and held == after:
-            assert store.add([item for item in BASE if item.external_id in self.erased(seed)]).added == 0
+        if job == "erase" and texts == after:
+            gone = [item for item in BASE if item.external_id not in after]
+            assert store.add(gone, update=True).added == 0
+        if job == "update" and {name: texts[name] for name in BEFORE} != BEFORE:
+            (receipt,) = map(read_receipt, store.paths.receipts.iterdir())
+            assert (receipt["kind"], "not checked" in receipt["checks"].values()) == ("replacement", False)
+            assert check_receipt(receipt, log=store.paths.log)["failed_checks"] == []
         store.close()
-        assert tree(root / "data") == self.twin(frozenset(held))
+        assert tree(root / "data") == self.twin(held)
 
-    def erased(self, seed: int) -> set[str]:
-        selector = leaving(seed)
-        return {
-            item.external_id for item in BASE if selector.document == item.external_id or selector.owner == item.owner
-        }
-
-    def twin(self, names: frozenset[str]) -> dict[str, bytes]:
+    def twin(self, held: list[Document]) -> dict[str, bytes]:
         """The data of a store that only ever held these documents."""
-        if names not in self.twins:
+        name = frozenset(_texts(held).items())
+        if name not in self.twins:
             store = small_store(self.place / "twin")
-            store.add([item for item in POOL if item.external_id in names])
+            store.add(held)
             store.close()
-            self.twins[names] = tree(store.root / "data")
+            self.twins[name] = tree(store.root / "data")
             shutil.rmtree(store.root)
-        return self.twins[names]
+        return self.twins[name]
+
+
+def _texts(documents: Iterable[Document]) -> dict[str, str]:
+    return {item.external_id: item.text for item in documents}
+
+
+def _left(seed: int) -> list[Document]:
+    selector = leaving(seed)
+    return [item for item in BASE if selector.document != item.external_id and selector.owner != item.owner]
+
+
+BEFORE = _texts(BASE)
+AFTER: dict[str, Callable[[int], list[Document]]] = {
+    "add": lambda seed: [*BASE, *coming(seed)],
+    "erase": _left,
+    "update": lambda seed: list({item.id: item for item in (*BASE, *changed(seed))}.values()),
+}
+"""What a store of `BASE` holds when a job is done."""
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_kill_9_at_any_call_or_time_loses_nothing(nursery: Helper, memory: Path, shard: int) -> None:
-    """Each call in turn of an add and of an erasure of other documents each time."""
+    """Each call in turn of an add, of an erasure and of an update of other documents each time."""
     killing = _Killing(nursery, memory, random.Random(shard))
     small_store(memory / "base").add(BASE)
-    jobs = ("add", "erase")
+    jobs = tuple(AFTER)
     counts, calls = killing.counts, dict.fromkeys(jobs, 1)
     seeds = dict.fromkeys(jobs, shard)
     while counts["killed"] + counts["in-commit"] < KILLS:

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-import silo.store.add
 import silo.store.store
 from silo.errors import SiloError
-from silo.store.erasure.erase import PendingErasure, accept
+from silo.store.erasure.erase import accept
+from silo.store.erasure.pending import PendingErasure
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
@@ -196,7 +196,7 @@ def _keep_old_view(name: str) -> None:
 def _lose_adds(name: str) -> None:
     """Bug: a writer says that it has added what it has not."""
     if name == "writer0":
-        silo.store.add.apply_change = lambda _paths, _builder, now, *_: now  # type: ignore[attr-defined]
+        silo.store.store.apply_change = lambda _paths, _builder, now, *_: now  # type: ignore[attr-defined]
 
 
 def _overlook_intents(name: str) -> None:

@@ -128,9 +128,9 @@ def test_a_document_without_the_store_right_is_refused_with_the_reason(tmp_path:
 def test_another_text_under_a_stored_id_is_refused(store: Store) -> None:
     done = store.add([document("d1", "quite another text", owner="owner1", domain="domain1")])
     assert done.reasons == {"other-record": 1}
-    assert done.refusals[0].detail == "stored under this id with another text: erase that first"
-    done = store.add([replace(DOCUMENTS[1], owner="somebody", license="MIT")])
-    assert done.refusals[0].detail == "stored under this id with another license and owner: erase that first"
+    assert done.refusals[0].detail == "stored under this id with another text: --update replaces it"
+    done = store.add([replace(DOCUMENTS[1], owner="somebody", domain="other")])
+    assert done.refusals[0].detail == "stored under this id with another domain and owner: --update replaces it"
 
 
 def test_the_same_record_from_a_renamed_file_is_told_from_another_one(tmp_path: Path) -> None:
@@ -157,12 +157,12 @@ def test_a_malformed_id_is_refused_before_anything_is_written(store: Store, wron
 
 
 def test_more_licences_than_a_bucket_can_number_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("silo.store.add._MOST_LICENCES", 3)
+    monkeypatch.setattr("silo.store.adding.admission._MOST_LICENCES", 3)
     store = small_store(tmp_path / "s")
-    licensed = [replace(document(f"d{n}", f"text {n}"), license=f"LicenseRef-{n}") for n in range(5)]
+    licensed = [document(f"d{n}", f"text {n}", license=f"LicenseRef-{n}") for n in range(5)]
     done = store.add(licensed)
     assert (done.added, done.reasons) == (3, {"too-many-licences": 2})
-    again = store.add([licensed[4], replace(document("d9", "text 9"), license="LicenseRef-1")])
+    again = store.add([licensed[4], document("d9", "text 9", license="LicenseRef-1")])
     assert (again.added, again.refused) == (1, 1)
     assert store.verify().problems == ()
 

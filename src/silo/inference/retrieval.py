@@ -127,7 +127,7 @@ def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:
     """The first passages that overlap none before them: a text that stands there twice is repeated again and again."""
     kept: list[Found] = []
     for store, one in passages:
-        if all(one.document != other.document or one.end <= other.first or other.end <= one.first for _, other in kept):
+        if not any(one.overlaps(other) for _, other in kept):
             kept.append((store, one))
         if len(kept) == most:
             break

@@ -31,7 +31,7 @@ from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Quarantined
 from silo.sources import Tally, plan, read_documents
-from silo.store.add import Added
+from silo.store.adding.add import Added
 from silo.store.store import Store
 
 if TYPE_CHECKING:

@@ -36,7 +36,14 @@ from silo.sources.reader.files import (
     read_text,
     require_members,
 )
-from silo.sources.reader.plan import SourcePart, describe_file, expand_folders, refuse_special, resolve_signals
+from silo.sources.reader.plan import (
+    SourcePart,
+    describe_file,
+    expand_folders,
+    refuse_special,
+    resolve_signals,
+    size_of,
+)
 from silo.sources.reader.skipped import TAKEN, USED
 from silo.text.normalise import normalise
 from silo.text.strict_json import parse_object
@@ -77,6 +84,14 @@ def plan_folder(recipe: SourceRecipe, base: Path) -> list[SourcePart]:
         planned = plan_members(root, own, choose=choose, base=base, skip=_NOT_ENTERED, salt=salt)
         parts += [replace(planned[0], members=("", *planned[0].members)), *planned[1:]] if planned else []
     return require_members(parts, f"no documents in {', '.join(recipe.paths)}")
+
+
+def plan_file(path: Path) -> SourcePart:
+    """One file of a folder, with what is said about it beside it."""
+    root = path.absolute().parent
+    metadata = _metadata_path(root, "", root)
+    recipe = SourceRecipe("folder", (str(root),), metadata=str(metadata or ""))
+    return SourcePart(recipe, str(root), root.name, size_of(path), "", members=(path.name,))
 
 
 def _choose(entry: Entry, root: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,18 @@ def read_documents(
     limits: Limits | None = None,
     pii: PiiRecipe | None = None,
     tally: Tally | None = None,
+    parts: Sequence[SourcePart] | None = None,
     advance: Advance = lambda *_: None,
 ) -> Iterator[Document]:
-    """Every record of a source that can be read, with its verdict and personal data masked; the others are noted."""
+    """Every record of a source that can be read, with its verdict and personal data masked; the others are noted.
+
+    `parts` are those to read, all of the source without them.
+    """
     tally = tally or Tally()
     masks = pii or PiiRecipe()
     check_kinds(masks.mask)
     deny = tuple(map(Right, source.deny))
-    parts = plan(source, base)
+    parts = plan(source, base) if parts is None else parts
     total, before = sum(part.bytes for part in parts), 0
     for part in parts:
         text_bytes = 0

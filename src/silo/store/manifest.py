@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,17 @@ class Generation:
     fingerprint: str = ""
     logged: bool = False
 
+    @classmethod
+    def of(cls, config: StoreConfig, buckets: Mapping[str, BucketEntry], digest: Digest) -> Generation:
+        """The generation that names these buckets; `digest` is that of all their documents."""
+        unnamed = cls(config, dict(sorted(buckets.items())), digest.published(config.fingerprint), logged=True)
+        return replace(unnamed, fingerprint=fingerprint(unnamed.as_json()))
+
+    def as_json(self) -> dict[str, Any]:
+        """What a manifest says, without its fingerprint."""
+        entries = {prefix: asdict(entry) for prefix, entry in self.buckets.items()}
+        return {"config": self.config.as_json(), "buckets": entries, "digest": self.digest, "logged": self.logged}
+
     @property
     def totals(self) -> dict[str, int]:
         """Documents, tokens, bytes of text and bytes on disk."""
@@ -144,23 +155,13 @@ def generation_in(folder: Path) -> Generation:
     return Generation(config, buckets, content["digest"], content["fingerprint"], content.get("logged") is True)
 
 
-def write_generation(
-    paths: StorePaths,
-    config: StoreConfig,
-    buckets: Mapping[str, BucketEntry],
-    digest: Digest,
-    announce: Announce = lambda _: None,
-) -> Generation:
+def write_generation(paths: StorePaths, generation: Generation, announce: Announce = lambda _: None) -> None:
     """Make a generation the current one; its bucket files must be on the disk already.
 
     `announce` is told its fingerprint before that.
     """
-    entries = {prefix: asdict(entry) for prefix, entry in sorted(buckets.items())}
-    published = digest.published(config.fingerprint)
-    content: dict[str, Any] = {"config": config.as_json(), "buckets": entries, "digest": published, "logged": True}
-    announce(fingerprint(content))
-    mark = write_manifest(paths.data, content)
-    return Generation(config, dict(sorted(buckets.items())), published, mark, logged=True)
+    announce(generation.fingerprint)
+    write_manifest(paths.data, generation.as_json())
 
 
 def write_bucket(paths: StorePaths, prefix: str, pieces: list[bytes]) -> BucketEntry:
@@ -211,7 +212,12 @@ def remove_partials(paths: StorePaths) -> None:
 
 
 def remove_strays(paths: StorePaths, generation: Generation) -> None:
-    """Remove everything under `data` that the manifest does not name."""
+    """Remove everything under `data` that the manifest does not name; nothing if any that it names is missing.
+
+    Then the manifest is not the one of these files, and what it does not name may be all there is.
+    """
+    if not all((paths.buckets / name).exists() for name in generation.files().values()):
+        return
     strays = stray_files(paths, generation)
     for path in strays:
         remove_file(path)

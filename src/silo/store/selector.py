@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 
@@ -63,6 +64,14 @@ class Selector:
                 mask &= Among(column, frozenset([wanted])).mask(bucket)
         rows: list[int] = np.flatnonzero(mask).tolist()
         return list(filter(_contains(bucket, self.query), rows)) if self.query else rows
+
+    def matches_nothing(self, store: Path, buckets: Sequence[Bucket]) -> SiloError:
+        """No document is meant: says by what, and offers names that are near."""
+        given = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
+        near = self.nearest_names(buckets)
+        conditions = ", ".join(f"{name} '{value}'" for name, value in given.items())
+        hint = f"did you mean {' or '.join(near)}?" if near else ""
+        return SiloError("nothing-selected", f"no document of {store} has {conditions}", hint)
 
     def nearest_names(self, buckets: Sequence[Bucket]) -> list[str]:
         """Names of the store's documents that may have been meant by a condition: other case, or much alike."""

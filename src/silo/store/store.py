@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,17 +23,20 @@ from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
 from silo.files import commit, disk_errors, exclusive, is_held, nearest_path, remove_file, remove_tree, write_atomic
 from silo.progress import Advance
-from silo.records import Document, document_id
-from silo.store.add import Added, Note, add_documents
+from silo.recipe import SourceRecipe
+from silo.records import Document, Quarantined, document_id
+from silo.sources import Tally
+from silo.store.adding.add import Added, Incoming, Note, gather
+from silo.store.adding.admission import Admission
+from silo.store.adding.given import Given, as_documents, source_of
+from silo.store.adding.sync import Synced, compare_source
 from silo.store.encode import DocumentPipeline, Encoder
 from silo.store.erasure.before import forget_before
 from silo.store.erasure.copies import Copy
 from silo.store.erasure.digest import Digest
 from silo.store.erasure.erase import (
     Erased,
-    Findings,
     ListModels,
-    PendingErasure,
     accept,
     check_removal,
     choose_documents,
@@ -59,8 +63,17 @@ from silo.store.erasure.evidence import (
     set_aside,
 )
 from silo.store.erasure.log import AuditLog
+from silo.store.erasure.pending import Findings, PendingErasure
 from silo.store.erasure.receipt import Result
+from silo.store.erasure.replace import (
+    cancel_replacement,
+    exchange_documents,
+    note_replaced,
+    prepare_replacement,
+    was_exchanged,
+)
 from silo.store.erasure.suppression import Suppression
+from silo.store.excerpt import Excerpt, read_passage
 from silo.store.manifest import (
     BUCKET_BYTES,
     Generation,
@@ -89,6 +102,8 @@ if TYPE_CHECKING:
     from silo.store.erasure.verify import Verified
 
 _WATCH_SECONDS = 0.2
+_CANDIDATES = 8
+"""Passages looked at for each that is shown: some overlap a better one."""
 _PASSAGE_TOKENS = 1024
 """The longest passages, where none are asked for: those of the paper. They are half of a shorter model's context."""
 _LOG = logging.getLogger(__name__)
@@ -111,6 +126,8 @@ class Store:
         self.tokenizer = tokenizer
         self.codec = codec
         self.encoder: Encoder | None = None
+        self.load_encoder: Callable[[], Encoder] | None = None
+        """Loads the model of the store where it is needed first, unless one was given to `use`."""
         self.list_models: ListModels = lambda *_: ()
         self.failed = False
         self.unfinished: SiloError | None = None
@@ -163,7 +180,7 @@ class Store:
             write_atomic(fresh.tokenizer, tokenizer_file.read_bytes())
         if knn and codec is not None:
             codec.save(fresh.codec)
-        write_generation(fresh, config, {}, Digest.of())
+        write_generation(fresh, Generation.of(config, {}, Digest.of()))
         begin_log(fresh)
         remove_tree(root)
         commit(fresh.root, root)
@@ -355,7 +372,7 @@ class Store:
         while True:
             generation = read_generation(self.paths)
             pending = PendingErasure.read(self.paths.pending)
-            dead = pending.ids if pending else frozenset[bytes]()
+            dead = pending.hidden if pending else frozenset[bytes]()
             view = None
             try:
                 self._require_known(generation)
@@ -417,6 +434,29 @@ class Store:
         self.config.require("bm25")
         with self.reading() as view:
             return view.passages(text, k, policy)
+
+    def excerpts(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Excerpt]:
+        """The best allowed passages for the words of a text that do not overlap, as people read them."""
+        self.config.require("bm25")
+        with self.reading() as view:
+            chosen: list[Passage] = []
+            for passage in view.passages(text, _CANDIDATES * k, policy):
+                if len(chosen) < k and not any(passage.overlaps(other) for other in chosen):
+                    chosen.append(passage)
+            return [read_passage(view, passage, self.tokenizer, text) for passage in chosen]
+
+    def get(self, document: str, *, source: str = "") -> Document:
+        """One document, named as for `Selector`; of several with this id, the one of `source`."""
+        selector = Selector(document=document, source=source)
+        with self.reading() as view:
+            found = list(view.documents(selector))
+            if not found:
+                raise selector.matches_nothing(self.root, view.buckets)
+        if len(found) > 1:
+            sources = ", ".join(sorted(item.source for item in found))
+            what = f"{len(found)} documents have the id {document}, of the sources {sources}"
+            raise SiloError("document-ambiguous", what, "say of which source it is, or write id: and silo's id")
+        return found[0]
 
     def documents(self, selector: Selector | None = None) -> Iterator[Document]:
         """The documents that a selector means, all of them without one."""
@@ -528,45 +568,133 @@ class Store:
     def _builder(self) -> BucketBuilder:
         return BucketBuilder(self.config, self.tokenizer, self.codec.settings.lists if self.codec else 0)
 
-    def _pipeline(self, purpose: str) -> DocumentPipeline:
-        if self.encoder is None:
+    def _require_encoder(self, purpose: str) -> None:
+        if self.encoder is None and self.load_encoder is None:
             message = f"{purpose} needs the model the store was made with"
             raise SiloError("store-mismatch", message, "open it with its model")
+
+    def _pipeline(self, purpose: str) -> DocumentPipeline:
+        self._require_encoder(purpose)
+        if self.encoder is None and self.load_encoder is not None:
+            self.use(self.load_encoder())
+        assert self.encoder is not None
         return DocumentPipeline(self.encoder, self.codec)
+
+    def _suppression(self) -> Suppression:
+        """The list of what is kept out, for the one writer."""
+        return Suppression.open(self.paths.suppression, partial(announce_suppression, self.log()))
+
+    def _incoming(self, advance: Advance) -> Incoming:
+        return Incoming(self.paths, partial(self._pipeline, "adding"), advance)
 
     def add(
         self,
-        documents: Iterable[Document],
+        documents: Given | Iterable[Given],
         *,
+        update: bool = False,
         decontaminate: EvaluationText | None = None,
         note: Note = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> Added:
         """Put documents into the store; those without the right, kept out or already there are not taken.
 
-        Nor are those that give away evaluation text, where some is named; the log says so. `note` gets every refusal.
+        A document is a `Document`, a mapping with the fields of a JSONL record, or the path of a folder or file that
+        holds some. With `update`, one that is there in another version takes its place: all of them in one instant,
+        with one receipt for the old versions. Documents that give away evaluation text, where some is named, are not
+        taken; the log says so. `note` gets every refusal.
         """
-        pipeline = self._pipeline("adding")
-        with self.writing():
+        self._require_encoder("adding")
+        begin = time.perf_counter()
+        unreadable, tally = list[Quarantined](), Tally()
+        with self.writing(), self._incoming(advance) as incoming:
             self._finish_erasure()  # its checks compare with the state that it began with
             with self.reading() as view:
-                done = add_documents(
-                    documents,
-                    paths=self.paths,
-                    builder=self._builder(),
-                    pipeline=pipeline,
-                    generation=view.generation,
-                    buckets=view.buckets,
-                    announce=partial(announce_generation, self.log()),
-                    decontaminate=decontaminate,
-                    note=note,
-                    announce_list=partial(announce_suppression, self.log()),
-                    advance=advance,
-                )
-            if done.added:
-                checked = {"decontaminated": decontaminate.as_json()} if decontaminate else {}
-                self.log().append("added", {"documents": done.added, "digest": self.digest(), **checked})
+                admission = Admission(view.buckets, self._suppression(), decontaminate, update=update)
+                given = as_documents(documents, unreadable, tally)
+                done = gather(given, admission, incoming, note=note, advance=advance)
+                done.written_bytes = self._write_new(view, incoming, admission.suppression)
+            done.quarantined, done.tally = unreadable, tally
+            if incoming.changed.count:
+                done.erased, size = self._replace(incoming, frozenset(), begin)
+                done.written_bytes += size
+            self._log_added(done, decontaminate)
         return done
+
+    def _log_added(self, done: Added, decontaminate: EvaluationText | None = None) -> None:
+        if done.added or done.replaced:
+            checked = {"decontaminated": decontaminate.as_json()} if decontaminate else {}
+            replaced = {"replaced": done.replaced} if done.replaced else {}
+            self.log().append("added", {"documents": done.added, **replaced, "digest": self.digest(), **checked})
+
+    def sync(
+        self,
+        source: SourceRecipe | str | os.PathLike[str],
+        *,
+        base: Path | None = None,
+        dry_run: bool = False,
+        allow_empty: bool = False,
+        note: Note = lambda _: None,
+        advance: Advance = lambda *_: None,
+    ) -> Synced:
+        """Let the store hold of a folder, or of a file of JSON lines, what that holds now; others are not touched.
+
+        New documents come in first; then changed ones are replaced and those that are gone leave, in one instant and
+        with one receipt. With `dry_run` nothing is done. Unless `allow_empty`, the last document of the source stays:
+        the error is `would-empty`. Paths of a recipe are relative to `base`, the current folder without it.
+        """
+        recipe = source if isinstance(source, SourceRecipe) else source_of(Path(source).expanduser())
+        compare = partial(compare_source, recipe, base or Path.cwd(), note=note, advance=advance)
+        if dry_run:
+            with self.reading() as view:
+                suppression = Suppression.open(self.paths.suppression)
+                return compare(view, Admission(view.buckets, suppression, update=True), incoming=None)
+        begin = time.perf_counter()
+        with self.writing(), self._incoming(advance) as incoming:
+            self._finish_erasure()
+            with self.reading() as view:
+                admission = Admission(view.buckets, self._suppression(), update=True)
+                done = compare(view, admission, incoming=incoming)
+                if not allow_empty:
+                    done.require_rest()
+                done.written_bytes = self._write_new(view, incoming, admission.suppression)
+            gone = [item.id for item in done.gone]
+            if incoming.changed.count:
+                done.erased, size = self._replace(incoming, frozenset(map(bytes.fromhex, gone)), begin)
+                done.written_bytes += size
+            elif gone:
+                done.erased = self._erase(gone, (), begin, suppress=False)
+            self._log_added(done)
+        return done
+
+    def _write_new(self, view: View, incoming: Incoming, suppression: Suppression) -> int:
+        """Write the buckets that new documents fall into, one group after the other; gives the bytes written."""
+        if not incoming.new.count:
+            return 0
+        self._pipeline("adding")  # first: a model that cannot be loaded leaves everything as it was
+        suppression.save()
+        change = Change(incoming.new, encode=incoming.encode, announce=partial(announce_generation, self.log()))
+        apply_change(self.paths, self._builder(), view.generation, view.buckets, change)
+        return change.written_bytes
+
+    def _replace(self, incoming: Incoming, gone: frozenset[bytes], begin: float) -> tuple[Erased, int]:
+        """Put changed documents in the place of what is stored, and take others out, all in one instant.
+
+        Gives what left, and the bytes written.
+        """
+        with self.reading() as view:
+            change = Change(incoming.changed, gone | incoming.changed_ids, encode=incoming.encode)
+            after, pending = prepare_replacement(view, change, self.paths, self._builder())
+            incoming.close()  # before the checks: it may hold what others wrote about
+            exchange_documents(view, pending, after, self.paths, self.log())
+        self.refresh()
+        accepted = _milliseconds(begin)
+        try:
+            receipt, salts, checks = self._finish_erasure()
+        except SiloError as error:
+            hint = "the next command that can write there makes the checks and signs the receipt"
+            raise SiloError(error.code, f"the new versions are there, not checked: {error.message}", hint) from error
+        erased = Erased(pending.documents, accepted, _milliseconds(begin), receipt, salts, checks=checks)
+        return erased, change.written_bytes
 
     def erase(self, selector: Selector, *, suppress: bool = True, copies: bool = False) -> Erased:
         """Erase documents exactly, with a receipt; `suppress` keeps them from being added again.
@@ -596,11 +724,16 @@ class Store:
         return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed, checks)
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
-        """Carry out an erasure that was accepted, from wherever it was cut off.
+        """Carry out an erasure or a replacement that was accepted, from wherever it was cut off.
 
-        Gives the receipt, the owner's salts and what the checks showed.
+        A replacement that had not exchanged anything yet is taken back. Gives the receipt, the owner's salts and what
+        the checks showed.
         """
         pending = PendingErasure.read(self.paths.pending)
+        if pending is not None and pending.coming and not was_exchanged(pending, self.paths):
+            self.refresh()  # reads every byte of the old versions: if any were missing, the intent would be needed
+            cancel_replacement(self.paths, self.log())
+            pending = None
         if pending is None:
             return None, {}, {}
         findings, receipt, salts = pending.findings, None, dict[str, str]()
@@ -621,10 +754,14 @@ class Store:
 
     def _remove_and_check(self, pending: PendingErasure) -> Findings:
         self.refresh()
+        remove_strays(self.paths, read_generation(self.paths))  # a killed process may have left what must go
         with self.reading() as view:
-            removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
+            if pending.coming:
+                removal = note_replaced(view, pending, self.paths, self.log())
+            else:
+                removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
         self.refresh()
-        redact_usage(self.paths, pending.ids)
+        redact_usage(self.paths, pending.gone)
         with self.reading() as view:
             return check_removal(view, removal, pending, self.paths, self._builder())
 

@@ -108,6 +108,10 @@ class Passage:
     score: float
     tokens: NDArray[np.uint32]
 
+    def overlaps(self, other: Passage) -> bool:
+        """Do both have tokens of the same document in common?"""
+        return self.document == other.document and self.first < other.end and other.first < self.end
+
 
 class _AllowedDocuments:
     """Which documents of each bucket a policy allows, in the form each search wants; None where all are."""

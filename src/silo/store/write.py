@@ -147,25 +147,61 @@ def apply_change(
 
     A group that stays as it is costs nothing.
     """
-    by_prefix = {bucket.prefix: bucket for bucket in buckets}
-    digests = {prefix: bucket.digest for prefix, bucket in by_prefix.items()}
-    entries, files, current = dict(now.buckets), now.files(), now
+    draft, current = _Draft.of(now, buckets), now
     for group in _changed_groups(builder.config, buckets, change):
-        fresh: dict[str, BucketEntry] = {}
-        for prefix in group.new:
-            documents = _documents_after(prefix, [by_prefix[old] for old in group.old], change)
-            fresh[prefix] = write_bucket(paths, prefix, builder.build(documents))
-            change.written_bytes += fresh[prefix].bytes
-            digests[prefix] = Digest.of(document.element for document in documents)
-        for prefix in set(group.old) - set(group.new):
-            del entries[prefix], digests[prefix]
-        entries |= fresh
-        if fresh:
-            sync_buckets(paths)
-        total = sum(digests.values(), Digest.of())
-        current = write_generation(paths, builder.config, entries, total, change.announce)
-        remove_buckets(paths, {files[prefix] for prefix in group.old} - set(current.files().values()))
+        _write_group(paths, builder, group, change, draft)
+        before, current = current, draft.generation(builder.config)
+        exchange(paths, before, current, change.announce)
     return current
+
+
+def prepare_change(
+    paths: StorePaths, builder: BucketBuilder, now: Generation, buckets: Sequence[Bucket], change: Change
+) -> Generation:
+    """Put every bucket of a change on the disk; returns the generation that names them, for `exchange`.
+
+    Until then nothing has changed, and whoever opens the store after a crash removes the new files.
+    """
+    draft = _Draft.of(now, buckets)
+    for group in _changed_groups(builder.config, buckets, change):
+        _write_group(paths, builder, group, change, draft)
+    return draft.generation(builder.config)
+
+
+def exchange(paths: StorePaths, before: Generation, after: Generation, announce: Announce) -> None:
+    """Put one generation in the place of another, in one instant, and remove what only the old one names."""
+    write_generation(paths, after, announce)
+    remove_buckets(paths, set(before.files().values()) - set(after.files().values()))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A generation in the making: its buckets as they were read, as entries of a manifest, and their digests."""
+
+    read: dict[str, Bucket]
+    entries: dict[str, BucketEntry]
+    digests: dict[str, Digest]
+
+    @classmethod
+    def of(cls, now: Generation, buckets: Sequence[Bucket]) -> _Draft:
+        read = {bucket.prefix: bucket for bucket in buckets}
+        return cls(read, dict(now.buckets), {prefix: bucket.digest for prefix, bucket in read.items()})
+
+    def generation(self, config: StoreConfig) -> Generation:
+        return Generation.of(config, self.entries, sum(self.digests.values(), Digest.of()))
+
+
+def _write_group(paths: StorePaths, builder: BucketBuilder, group: Group, change: Change, draft: _Draft) -> None:
+    """Put the new buckets of a group on the disk and into the draft, in place of the old ones."""
+    for prefix in set(group.old) - set(group.new):
+        del draft.entries[prefix], draft.digests[prefix]
+    for prefix in group.new:
+        documents = _documents_after(prefix, [draft.read[old] for old in group.old], change)
+        draft.entries[prefix] = write_bucket(paths, prefix, builder.build(documents))
+        draft.digests[prefix] = Digest.of(document.element for document in documents)
+        change.written_bytes += draft.entries[prefix].bytes
+    if group.new:
+        sync_buckets(paths)
 
 
 def _changed_groups(config: StoreConfig, buckets: Sequence[Bucket], change: Change) -> list[Group]:

@@ -12,24 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from silo.errors import SiloError
-from silo.files import (
-    canonical_json,
-    disk_errors,
-    is_held,
-    read_marked,
-    remove_file,
-    sync_directory,
-    write_json,
-    write_marked,
-)
+from silo.files import canonical_json, disk_errors, is_held, remove_file, sync_directory, write_json
 from silo.records import Document
 from silo.signing import load_or_make_key
 from silo.store.bucket import Bucket, EncodedDocument
@@ -38,13 +27,13 @@ from silo.store.erasure.copies import Copy, find_copies
 from silo.store.erasure.digest import Digest
 from silo.store.erasure.evidence import announce_generation, announce_suppression, noted_backups
 from silo.store.erasure.log import AuditLog, Head
+from silo.store.erasure.pending import Findings, PendingErasure
 from silo.store.erasure.receipt import (
     EXCLUSIONS,
     KNOWN_BACKUPS,
     NOT_CHECKED,
     Erasure,
     ModelListing,
-    NotChecked,
     Result,
     draft_receipt,
     exclusions_with,
@@ -67,8 +56,6 @@ ListModels = Callable[[Sequence[str], Mapping[str, bytes]], tuple[ModelListing, 
 """Which models list any of these documents, or under another id the same text, as training text."""
 
 DRAIN_SECONDS = 30.0
-_FORMAT = "silo-pending-2"
-_PLAIN = ("suppress", "accepted", "generation", "digest", "commitments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,60 +99,6 @@ def choose_documents(view: View, selector: Selector, *, copies: bool) -> tuple[l
     return sorted(ids), tuple(listed)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What went, what the checks showed, and the hash (hex) of each text, by which models are asked for it."""
-
-    tokens: int | NotChecked
-    passages: int | NotChecked
-    checks: Mapping[str, Result]
-    text_hashes: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingErasure:
-    """An erasure that was accepted and is not done, as `pending.json` has it.
-
-    `generation` and `digest` are those it began with; `findings` are there once the checks were made, and
-    `commitments` (their fingerprint, which tells nothing) once the salts of a receipt were drawn.
-    """
-
-    documents: tuple[str, ...]
-    suppress: bool
-    accepted: str
-    generation: str
-    digest: str
-    findings: Findings | None = None
-    commitments: str = ""
-
-    @classmethod
-    def read(cls, path: Path) -> PendingErasure | None:
-        """The erasure under way, None if there is none."""
-        try:
-            return cls._from_json(read_marked(path, damaged="store-damaged"))
-        except FileNotFoundError:
-            return None
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise SiloError("store-damaged", f"{path} is not as it was written") from None
-
-    @classmethod
-    def _from_json(cls, content: Mapping[str, Any]) -> PendingErasure:
-        plain = {name: content[name] for name in _PLAIN}
-        documents = tuple(bytes.fromhex(document).hex() for document in content["documents"])
-        findings = Findings(**content["findings"]) if "findings" in content else None
-        return cls(documents=documents, findings=findings, **plain)
-
-    def write(self, path: Path) -> None:
-        """Make the intent durable."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        found = {"findings": asdict(self.findings)} if self.findings else {}
-        write_marked(path, {"format": _FORMAT, "documents": list(self.documents), **plain, **found})
-
-    @property
-    def ids(self) -> frozenset[bytes]:
-        return frozenset(bytes.fromhex(document) for document in self.documents)
-
-
 def accept(paths: StorePaths, generation: Generation, ids: Sequence[str], log: AuditLog, *, suppress: bool) -> None:
     """Make the intent to erase durable; who opens or refreshes the store from here on does not find the documents."""
     now = datetime.now(UTC).isoformat()
@@ -176,9 +109,9 @@ def accept(paths: StorePaths, generation: Generation, ids: Sequence[str], log: A
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is known of documents that have left the buckets.
+    """What is known of documents that have left the buckets, and of the versions that came in their place.
 
-    It is not `complete` if a version of silo that did not keep `erasing/` was cut off.
+    It is not `complete` if what was kept of the state before is lost.
     """
 
     before: Generation
@@ -186,6 +119,15 @@ class Removal:
     leaving: tuple[EncodedDocument, ...]
     passages: int
     complete: bool
+    coming: tuple[EncodedDocument, ...] = ()
+    coming_passages: int = 0
+
+    @property
+    def replaced(self) -> dict[str, int]:
+        """Counts of what came, empty if nothing did."""
+        tokens = sum(len(document.tokens) for document in self.coming)
+        counts = {"documents": len(self.coming), "tokens": tokens, "passages": self.coming_passages}
+        return counts if self.coming else {}
 
 
 def remove_documents(
@@ -193,29 +135,52 @@ def remove_documents(
 ) -> Removal:
     """List the works as kept out, or as erased, and write the buckets anew without them; each announced in the log."""
     ids = pending.ids
-    before = read_before(paths, pending.generation) or _begin(view, ids, paths)
-    rows = [(bucket, row) for bucket in before.buckets for row in map(bucket.find, sorted(ids)) if row >= 0]
-    works = (bucket.document(row) for bucket, row in rows)
+    before = read_before(paths, pending.generation) or keep_touched(view, ids, paths)
+    left = Found.of(before.buckets, ids)
     suppression = Suppression.open(paths.suppression, partial(announce_suppression, log))
-    (suppression.add if pending.suppress else suppression.note)((work.id, work.text) for work in works)
-    documents = (document for bucket in before.buckets for document in bucket.encoded_documents())
-    leaving = tuple(document for document in documents if document.id in ids)
+    (suppression.add if pending.suppress else suppression.note)(left.works())
     change = Change(leaving=ids, announce=partial(announce_generation, log))
     return Removal(
         before=before.generation,
         after=apply_change(paths, builder, view.generation, view.buckets, change),
-        leaving=leaving,
-        passages=sum(_count_passages(bucket, row) for bucket, row in rows),
-        complete={document.id for document in leaving} == ids,
+        leaving=left.documents,
+        passages=left.passages,
+        complete={document.id for document in left.documents} == ids,
     )
 
 
-def _begin(view: View, ids: frozenset[bytes], paths: StorePaths) -> Before:
+def keep_touched(view: View, ids: frozenset[bytes], paths: StorePaths) -> Before:
     """The state before an erasure, which is kept before anything changes."""
     touched = tuple(bucket for bucket in view.buckets if any(bucket.find(name) >= 0 for name in ids))
     before = Before(view.generation, touched)
     keep_before(paths, before)
     return before
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Documents of some buckets: where they are, and all that is kept of them."""
+
+    rows: tuple[tuple[Bucket, int], ...]
+    documents: tuple[EncodedDocument, ...]
+
+    @classmethod
+    def of(cls, buckets: Iterable[Bucket], ids: frozenset[bytes]) -> Found:
+        """Those with these ids; buckets without any are not read."""
+        found = ((bucket, row) for bucket in buckets for row in map(bucket.find, sorted(ids)) if row >= 0)
+        rows = tuple(found)
+        holding = {id(bucket): bucket for bucket, _ in rows}.values()
+        parts = (document for bucket in holding for document in bucket.encoded_documents())
+        return cls(rows, tuple(document for document in parts if document.id in ids))
+
+    def works(self) -> Iterator[tuple[str, str]]:
+        """The id and the text of each."""
+        documents = (bucket.document(row) for bucket, row in self.rows)
+        return ((document.id, document.text) for document in documents)
+
+    @property
+    def passages(self) -> int:
+        return sum(_count_passages(bucket, row) for bucket, row in self.rows)
 
 
 def _count_passages(bucket: Bucket, row: int) -> int:
@@ -232,11 +197,11 @@ def check_removal(
     if not removal.complete:
         unmade = ("digest-recomputed", "residue-windows", "residue-files", "residue-hits")
         made: dict[str, Result] = {**dict.fromkeys(unmade, NOT_CHECKED), "readers-drained": drained}
-        return Findings(NOT_CHECKED, NOT_CHECKED, made, texts)
+        return Findings(NOT_CHECKED, NOT_CHECKED, made, texts, removal.replaced)
     known = set(removal.before.files().values())
     fresh = {name: prefix for prefix, name in removal.after.files().items() if name not in known}
     new = [bucket for bucket in view.buckets if bucket.prefix in fresh.values()]
-    traces = _traces(removal.leaving, new, view)
+    traces = _traces(removal, new, view)
     in_data, beside = scan([paths.buckets / name for name in fresh], traces), scan(paths.beside_data(), traces)
     suspect = [bucket for bucket in new if bucket.prefix in {fresh[name] for name in in_data.hits}]
     hits = [bucket for bucket in suspect if not _follows_from_others(bucket, removal, builder)]
@@ -248,21 +213,27 @@ def check_removal(
         "residue-hits": len(hits) + len(beside.hits),
     }
     tokens = sum(len(document.tokens) for document in removal.leaving)
-    return Findings(tokens, removal.passages, checks, texts)
+    return Findings(tokens, removal.passages, checks, texts, removal.replaced)
 
 
-def _traces(leaving: Sequence[EncodedDocument], new: Sequence[Bucket], view: View) -> Traces:
+def _traces(removal: Removal, new: Sequence[Bucket], view: View) -> Traces:
     """What must not be found of documents that left.
 
     Not what documents in any of the `new` buckets have as well, which may come from buckets that never held the
-    others, nor names (owners, licences and the like) of documents that stay, nor the words of receipts: files rightly
-    hold these.
+    others, or are the versions that came, nor names (owners, licences and the like) of documents that stay, nor the
+    words of receipts: files rightly hold these.
     """
-    gone = {document.id for document in leaving}
-    staying = (item for bucket in new for item in bucket.encoded_documents() if item.id not in gone)
+    staying = filter(_staying(removal), (item for bucket in new for item in bucket.encoded_documents()))
     names = {name for bucket in view.buckets for values in bucket.names.values() for name in values}
     words = canonical_json([*EXCLUSIONS, KNOWN_BACKUPS])
-    return Traces.of(leaving).without(staying).not_in([canonical_json(sorted(names)), words])
+    return Traces.of(removal.leaving).without(staying).not_in([canonical_json(sorted(names)), words])
+
+
+def _staying(removal: Removal) -> Callable[[EncodedDocument], bool]:
+    """Tells documents that did not leave, and the very versions that came, from all others."""
+    left = {document.id for document in removal.leaving}
+    came = {document.element for document in removal.coming}
+    return lambda document: document.id not in left or document.element in came
 
 
 def _follows_from_others(bucket: Bucket, removal: Removal, builder: BucketBuilder) -> bool:
@@ -270,18 +241,22 @@ def _follows_from_others(bucket: Bucket, removal: Removal, builder: BucketBuilde
 
     Codes lie there by list and numbers of every kind in a row, so that windows come about which no document has.
     """
-    documents, gone = list(bucket.encoded_documents()), {document.id for document in removal.leaving}
+    documents = list(bucket.encoded_documents())
     checksum = hashlib.sha256(b"".join(builder.build(documents))).hexdigest()
     written = removal.after.buckets[bucket.prefix].sha256
-    return checksum == written and not any(document.id in gone for document in documents)
+    return checksum == written and all(map(_staying(removal), documents))
 
 
 def _digest_fits(view: View, new: Sequence[Bucket], removal: Removal, digest_before: str) -> bool:
-    """With the new buckets summed up again: this is the published digest, and with what left it is the one before."""
+    """With the new buckets summed up again: this is the published digest.
+
+    With what left, and without what came in its place, it is the one before.
+    """
     config, made_again = removal.after.config.fingerprint, {bucket.prefix for bucket in new}
     now = Digest.of(document.element for bucket in new for document in bucket.encoded_documents())
     now = sum((bucket.digest for bucket in view.buckets if bucket.prefix not in made_again), now)
     then = now + Digest.of(document.element for document in removal.leaving)
+    then -= Digest.of(document.element for document in removal.coming)
     return (now.published(config), then.published(config)) == (removal.after.digest, digest_before)
 
 
@@ -328,10 +303,11 @@ def sign_receipt(
         checks=findings.checks,
         models=models,
         exclusions=exclusions_with(noted_backups(log)),
+        replaced=findings.replaced,
     )
     key = load_or_make_key(paths.signing_key)
     draft = draft_receipt(erasure, salts, key=key, done=datetime.now(UTC))
-    log.append("erased", log_facts(draft))
+    log.append("replaced" if findings.replaced else "erased", log_facts(draft))
     if not paths.receipts.exists():
         with disk_errors(paths.receipts):
             paths.receipts.mkdir()

@@ -85,9 +85,9 @@ def _follow(promise: Promise, kind: str, content: Mapping[str, Any]) -> None:
         for states, name in ((promise.generations, "generation"), (promise.suppressions, "suppression")):
             if name in content and content[name] != states[-1]:  # who recovers announces the same once more
                 states.append(content[name])
-    elif kind == "erase-accepted":
+    elif kind in ("erase-accepted", "replace-accepted"):
         promise.accepted = True
-    elif kind == "erased":
+    elif kind in ("erased", "replaced", "replace-cancelled"):
         promise.accepted = False
     elif kind == "replayed":
         promise.accepted = False
@@ -190,7 +190,7 @@ def cheap_losses(paths: StorePaths, promise: Promise, state: _State) -> Iterator
     if loss := _data_loss(promise, state.generation, paths):
         yield loss
     if promise.accepted and not state.pending:
-        what = f"an erasure was accepted, and {paths.pending} is missing: what it named was never erased"
+        what = f"an erasure was accepted, and {paths.pending} is missing: what it named may still be here"
         yield Loss(paths.pending.name, what, f"{_RESTORE}; then erase it again")
     if state.suppression is not None and state.suppression not in promise.suppressions[-2:]:
         what = f"{paths.suppression} is {'not the current list' if state.suppression else 'missing'}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from silo.text.strict_json import parse_json
 
 FORMAT = "silo-receipt-2"
 _FIRST_FORMAT = "silo-receipt-1"
-KIND = "erasure"
+ERASURE, REPLACEMENT = "erasure", "replacement"
 SALT_BYTES = 32
 
 EXCLUSIONS = (
@@ -63,7 +63,8 @@ class Erasure:
     """What was erased and how that was checked. `config` and the digests are SHA-256 in hex.
 
     A check is true, false, a count or `NOT_CHECKED`; a false one and a count other than 0 under a name that ends in
-    `-hits` failed.
+    `-hits` failed. `replaced` is there if other versions of documents took the place of those that were erased: their
+    `documents`, `tokens` and `passages`.
     """
 
     config: str
@@ -78,6 +79,7 @@ class Erasure:
     checks: Mapping[str, Result]
     models: tuple[ModelListing, ...] = ()
     exclusions: tuple[str, ...] = EXCLUSIONS
+    replaced: Mapping[str, int] = field(default_factory=dict)
 
 
 def exclusions_with(backups: Sequence[str]) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def draft_receipt(erasure: Erasure, salts: Mapping[str, str], *, key: SigningKey
     documents = set(erasure.documents)
     return {
         "format": FORMAT,
-        "kind": KIND,
+        "kind": REPLACEMENT if erasure.replaced else ERASURE,
         "config": erasure.config,
         "commitments": _commitments({document: salts[document] for document in documents}),
         "counts": {"documents": len(documents), "tokens": erasure.tokens, "passages": erasure.passages},
@@ -113,12 +115,14 @@ def draft_receipt(erasure: Erasure, salts: Mapping[str, str], *, key: SigningKey
         "models": [asdict(model) for model in erasure.models],
         "exclusions": list(erasure.exclusions),
         "public_key": encode(public_bytes(key)),
+        **({"replaced": dict(erasure.replaced)} if erasure.replaced else {}),
     }
 
 
 def log_facts(draft: Mapping[str, Any]) -> dict[str, Any]:
     """What the log says about an erasure; `check_receipt` compares it with the receipt."""
-    shared = {name: draft[name] for name in ("config", "counts", "generation", "digest", "accepted")}
+    names = ("config", "counts", "generation", "digest", "accepted", "replaced")
+    shared = {name: draft[name] for name in names if name in draft}
     return {
         **shared,
         "commitments": fingerprint(draft["commitments"]),
@@ -155,7 +159,9 @@ def check_receipt(content: Mapping[str, Any], *, key: bytes | None = None, log: 
         "key_checked": key is not None,
         "log_checked": log is not None,
         "log_entry": content["log"]["n"],
+        "kind": content["kind"],
         **content["counts"],
+        **({"replaced": content["replaced"]["documents"]} if "replaced" in content else {}),
         **{name: content[name] for name in ("accepted", "done", "checks")},
         "failed_checks": failed_checks(content["checks"]),
         "not_checked": _unmade_checks(content),
@@ -279,9 +285,11 @@ def _invalid(message: str, hint: str = "") -> SiloError:
 
 def _require_shape(content: Mapping[str, Any]) -> None:
     """Every field is there, of its kind, and none besides."""
-    for name in sorted(_SHAPE.keys() ^ content.keys()):
-        raise _invalid(f"the field {name[:80]!r} is {'missing' if name in _SHAPE else 'not one of a receipt'}")
-    for name, holds in {**_SHAPE, **(_FIRST_SHAPE if content["format"] == _FIRST_FORMAT else {})}.items():
+    shape = {**_SHAPE, **(_FIRST_SHAPE if content.get("format") == _FIRST_FORMAT else {})}
+    shape |= _REPLACEMENT_SHAPE if content.get("kind") == REPLACEMENT else {}
+    for name in sorted(shape.keys() ^ content.keys()):
+        raise _invalid(f"the field {name[:80]!r} is {'missing' if name in shape else 'not one of a receipt'}")
+    for name, holds in shape.items():
         if not holds(content[name]):
             raise _invalid(f"the field {name!r} is malformed")
     if len(content["commitments"]) != content["counts"]["documents"]:
@@ -351,7 +359,7 @@ def _is_commitments(value: Any) -> bool:
 
 _SHAPE: dict[str, _Holds] = {
     "format": lambda value: value in (FORMAT, _FIRST_FORMAT),
-    "kind": lambda value: value == KIND,
+    "kind": lambda value: value == ERASURE,
     "config": _is_hash,
     "commitments": _is_commitments,
     "counts": _object(documents=_is_count, tokens=_is_count_if_any, passages=_is_count_if_any),
@@ -371,3 +379,9 @@ _FIRST_SHAPE: dict[str, _Holds] = {
     "checks": _are_checks(_is_first_check),
 }
 """Where the first format was narrower."""
+_REPLACEMENT_SHAPE: dict[str, _Holds] = {
+    "format": lambda value: value == FORMAT,
+    "kind": lambda value: value == REPLACEMENT,
+    "replaced": _object(documents=_is_count, tokens=_is_count, passages=_is_count),
+}
+"""What is different if other versions took the place of what was erased."""

@@ -48,6 +48,7 @@ class Suppression:
         self._key = key
         self._announce = announce
         self._unsaved = False
+        self._returnable: Marks = {}
         self._hold(*listed)
 
     @classmethod
@@ -81,10 +82,16 @@ class Suppression:
             held = self._joined(self._documents, given)
             self._write(held, {mark: texts for mark, texts in self._returnable.items() if mark not in held})
 
-    def note(self, documents: Iterable[tuple[str, str]]) -> None:
-        """Keep in mind that these (id, text) were erased, though they may be added again; on the disk then."""
+    def note(self, documents: Iterable[tuple[str, str]], coming: Iterable[tuple[str, str]] = ()) -> None:
+        """Keep in mind that these (id, text) were erased, though they may be added again; on the disk then.
+
+        Those of `coming` are in the store now: that they were erased with this text is past.
+        """
         if given := list(documents):
-            self._write(self._documents, self._joined(self._returnable, given))
+            noted = self._joined(self._returnable, given)
+            for document, text in coming:
+                noted = self._without(noted, document, text)
+            self._write(self._documents, noted)
 
     def _joined(self, held: Marks, given: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
         """Marks with those of more documents; the key is made with the first of them."""
@@ -98,12 +105,16 @@ class Suppression:
 
     def readmit(self, document: str, text: str) -> None:
         """A document is being added: that it was erased with this text is past. On the disk after `save`."""
-        if not self._may_return(document, text):
-            return
+        if self._may_return(document, text):
+            self._returnable = self._without(self._returnable, document, text)
+            self._unsaved = True
+
+    def _without(self, held: Marks, document: str, text: str) -> dict[str, tuple[str, ...]]:
+        """Marks without those of one document with one text."""
         mark, texts = self._marks(document, text)
-        left = tuple(known for known in self._returnable.pop(mark) if known not in texts)
-        self._returnable |= {mark: left} if left else {}
-        self._unsaved = True
+        left = tuple(known for known in held.get(mark, ()) if known not in texts)
+        rest = {other: marks for other, marks in held.items() if other != mark}
+        return {**rest, mark: left} if left else rest
 
     def save(self) -> None:
         """Make what was readmitted durable."""
@@ -145,7 +156,7 @@ class Suppression:
 
     def _hold(self, documents: Marks, returnable: Marks) -> None:
         self._documents = documents
-        self._returnable = dict(returnable)
+        self._returnable = returnable
         self._texts = {mark for marks in documents.values() for mark in marks}
 
     def _write(self, documents: Marks, returnable: Marks) -> None:

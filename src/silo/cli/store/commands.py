@@ -1,4 +1,4 @@
-"""`silo store create|add|list|stats|erase|allow|backup|restore|replay|verify|anchor|digest|compact|tune`."""
+"""`silo store` and its verbs; those that bring documents in and show them have modules of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
+from silo.cli.store.change import add_add, add_sync
+from silo.cli.store.look import add_get, add_search
+from silo.cli.store.shared import checks_of, nothing_selected, remind_of_salts, selector_of, status_of
 from silo.errors import CODES, SiloError
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
     from silo.store.store import Store
 
 _LISTED = 20
-_STDIN = "-"
-_SELECTORS = show.SELECTORS
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -35,8 +36,11 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     verbs = noun.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, add, text in (
         ("create", _add_create, "an empty store for a model"),
-        ("add", _add_add, "put documents in"),
+        ("add", add_add, "put documents in, or newer versions of them"),
+        ("sync", add_sync, "hold what a folder or file holds now"),
         ("list", _add_list, "documents, all or some"),
+        ("search", add_search, "passages with some words, and where they are"),
+        ("get", add_get, "one document whole, with its licence and evidence"),
         ("stats", _add_stats, "sizes, searches, self-test"),
         ("erase", _add_erase, "take documents out, exactly, with a receipt"),
         ("allow", _add_allow, "let an erased document be added again"),
@@ -86,190 +90,20 @@ def _create(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="sources as for `silo corpus build`")
-    parser.add_argument(
-        "--jsonl",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="JSON lines, Parquet; - for standard input",
-    )
-    parser.add_argument("--folder", metavar="DIR", help="a folder of documents: text, PDF, Office, HTML, e-books, mail")
-    parser.add_argument("--license", default="", help="licence of a folder's files; unknown without it")
-    parser.add_argument("--owner", default="", help="owner of a folder's files")
-    parser.add_argument(
-        "--decontaminate", nargs="+", action="extend", default=[], metavar="FILE", help="evaluation text to keep out"
-    )
-    parser.add_argument(
-        "--decontaminate-rule",
-        choices=("default", "strict"),
-        default="default",
-        help="default: as `silo corpus build`; strict: one shared n-gram is enough",
-    )
-    parser.add_argument("--rejected", metavar="FILE", help="write every document that is not taken here, with why")
-    parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
-    show.add_verify(parser)
-    show.add_device(parser)
-    parser.set_defaults(run=_add)
-
-
-def _add(arguments: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from silo.corpus.decontaminate import EvaluationText, apply_rule, evaluation_files
-    from silo.pairing import open_store
-    from silo.sources import Tally, plan
-
-    recipe, base = _recipe(arguments)
-    for source in recipe.source:
-        if _STDIN not in source.paths:
-            plan(source, base)
-    show.output_file(arguments.rejected)
-    files = evaluation_files(recipe.decontaminate, base)
-    model = Path(arguments.model) if arguments.model else None
-    store = open_store(Path(arguments.path), model, encoding=True, verify=arguments.verify)
-    quarantined: list[Quarantined] = []
-    tally = Tally()
-    with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
-        rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
-        evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
-        documents = _documents(recipe, base, store.paths.adding, quarantined, tally, advance)
-        done = store.add(documents, decontaminate=evaluation, note=note, advance=advance)
-    facts: dict[str, Any] = {
-        "read": done.read + len(quarantined),
-        "added": done.added,
-        "unchanged": done.unchanged,
-        "rejected": done.refused,
-        "decontaminated": done.decontaminated,
-        "masked": done.masked,
-        "quarantined": len(quarantined),
-        "skipped": tally.as_json()["skipped"],
-        "derived_ids": tally.derived_ids,
-        "reasons": dict(done.reasons),
-        "written_bytes": done.written_bytes,
-        "digest": store.digest(),
-    }
-    if arguments.json:
-        rejected = [asdict(item) for item in done.refusals]
-        unread = [item.as_json() for item in quarantined]
-        show.print_json({**facts, **tally.as_json(), "rejected_documents": rejected, "quarantined_records": unread})
-    else:
-        show.facts(f"added to {arguments.path}", facts, as_json=False)
-        left_out = [f"{item.where} ({item.code}: {item.message})" for item in quarantined]
-        left_out += [f"{item.external_id or item.id} ({item.reason}: {item.detail})" for item in done.refusals]
-        show.some("not added: ", left_out, quiet=arguments.quiet)
-        show.reading(tally.as_json(), quiet=arguments.quiet)
-    if quarantined and not done.read:
-        first = quarantined[0]
-        what = f"nothing of {facts['read']:,} records can be read; {first.where}: {first.message}"
-        return show.complain(SiloError("input-empty", what[:600], CODES[first.code].hint))
-    return 0
-
-
-@contextmanager
-def _rejected_file(name: str | None) -> Iterator[Callable[[Refusal], None]]:
-    """Writes refusals to a file as JSON lines, if one is named."""
-    from dataclasses import asdict
-
-    from silo.files import disk_errors
-
-    if name is None:
-        yield lambda _: None
-        return
-    path = Path(name)
-    with disk_errors(path):
-        path.write_bytes(b"")
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda refusal: print(json.dumps(asdict(refusal), ensure_ascii=False), file=file)
-
-
-def _recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
-    """The recipe that is given or made of options, and what its paths are relative to."""
-    from dataclasses import replace
-
-    recipe, base = _source_recipe(arguments)
-    files = (*recipe.decontaminate.files, *show.literal_paths(arguments.decontaminate))
-    return replace(recipe, decontaminate=replace(recipe.decontaminate, files=files)), base
-
-
-def _source_recipe(arguments: argparse.Namespace) -> tuple[CorpusRecipe, Path]:
-    from silo.recipe import CorpusRecipe, SourceRecipe, load_recipe
-
-    given = [name for name in ("recipe", "jsonl", "folder") if getattr(arguments, name)]
-    if len(given) != 1:
-        raise SiloError("usage", "give one of RECIPE.toml, --jsonl and --folder")
-    if arguments.recipe:
-        path = Path(arguments.recipe)
-        return load_recipe(path, CorpusRecipe), path.absolute().parent
-    if arguments.jsonl:
-        files = (path if path == _STDIN else show.literal_paths([path])[0] for path in arguments.jsonl)
-        source = SourceRecipe("jsonl", tuple(files))
-    else:
-        paths = tuple(show.literal_paths([arguments.folder]))
-        source = SourceRecipe("folder", paths, license=arguments.license, owner=arguments.owner)
-    return CorpusRecipe(source=(source,)), Path.cwd()
-
-
-def _documents(
-    recipe: CorpusRecipe,
-    base: Path,
-    adding: Path,
-    quarantined: list[Quarantined],
-    tally: Tally,
-    advance: Advance,
-) -> Iterator[Document]:
-    """Every readable record with its verdict; unreadable ones are noted and left out.
-
-    Standard input is kept in `adding` meanwhile, which the store empties whatever happens.
-    """
-    from dataclasses import replace
-
-    from silo.sources import read_documents
-
-    for source in recipe.source:
-        if source.kind == "jsonl" and _STDIN in source.paths:
-            place = adding / "stdin.jsonl"
-            adding.mkdir(exist_ok=True)
-            with place.open("wb") as stream:
-                shutil.copyfileobj(sys.stdin.buffer, stream)
-            source = replace(source, paths=tuple(str(place) if path == _STDIN else path for path in source.paths))
-        yield from read_documents(
-            source, base, quarantined, limits=recipe.limits, pii=recipe.pii, tally=tally, advance=advance
-        )
-
-
 def _add_list(parser: argparse.ArgumentParser) -> None:
     show.add_selectors(parser)
     parser.set_defaults(run=_list)
 
 
-def _selector(arguments: argparse.Namespace) -> Selector:
-    from silo.store.selector import Selector
-
-    return Selector(**{name: getattr(arguments, name) for name in _SELECTORS})
-
-
 def _list(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
-    selector = _selector(arguments)
+    selector = selector_of(arguments)
     store = open_store(Path(arguments.path))
     documents = list(store.documents(selector if selector else None))
     if documents or not selector or arguments.json:
         _show_documents(documents, as_json=arguments.json)
-    return show.complain(_nothing_selected(store, selector)) if selector and not documents else 0
-
-
-def _nothing_selected(store: Store, selector: Selector) -> SiloError:
-    """No document is meant: say by what, and offer names that are near."""
-    given = {name: getattr(selector, name) for name in _SELECTORS if getattr(selector, name)}
-    with store.reading() as view:
-        near = selector.nearest_names(view.buckets)
-    conditions = ", ".join(f"{name} '{value}'" for name, value in given.items())
-    hint = f"did you mean {' or '.join(near)}?" if near else ""
-    return SiloError("nothing-selected", f"no document of {store.root} has {conditions}", hint)
+    return show.complain(nothing_selected(store, selector)) if selector and not documents else 0
 
 
 def _show_documents(documents: Iterator[Document] | list[Document], *, as_json: bool) -> None:
@@ -317,15 +151,15 @@ def _erase(arguments: argparse.Namespace) -> int:
     from silo.files import write_json
     from silo.pairing import open_store
 
-    selector = _selector(arguments)
+    selector = selector_of(arguments)
     if not selector:
-        raise SiloError("usage", f"say what to erase: {', '.join('--' + name for name in _SELECTORS)}")
+        raise SiloError("usage", f"say what to erase: {', '.join('--' + name for name in show.SELECTORS)}")
     salts = show.output_file(arguments.salts)
     store = open_store(Path(arguments.path))
     if arguments.dry_run:
         going = list(store.documents(selector))
         if not going:
-            raise _nothing_selected(store, selector)
+            raise nothing_selected(store, selector)
         if arguments.json:
             show.print_json({"dry_run": True, "documents": [_row(document) for document in going]})
         else:
@@ -333,7 +167,7 @@ def _erase(arguments: argparse.Namespace) -> int:
         return 0
     done = store.erase(selector, suppress=not arguments.may_return, copies=arguments.copies)
     if not done.documents:
-        raise _nothing_selected(store, selector)
+        raise nothing_selected(store, selector)
     if salts and done.salts:
         write_json(salts, done.salts)
     facts: dict[str, Any] = {
@@ -341,7 +175,7 @@ def _erase(arguments: argparse.Namespace) -> int:
         "accepted_ms": done.accepted_ms,
         "done_ms": done.done_ms,
         "receipt": str(done.receipt) if done.receipt else None,
-        **_checks([done]),
+        **checks_of([done]),
         "copies": [copy.as_json() for copy in done.copies],
         "digest": store.digest(),
     }
@@ -349,25 +183,8 @@ def _erase(arguments: argparse.Namespace) -> int:
         show.print_json({**facts, "salts": done.salts})
     else:
         show.facts(f"erased from {arguments.path}", {**facts, "documents": len(done.documents)}, as_json=False)
-        _remind_of_salts(done.salts, arguments.salts)
-    return _status(facts)
-
-
-def _checks(erasures: Sequence[Erased]) -> dict[str, list[str]]:
-    """The checks that failed or were not made, in any of some erasures."""
-    return {
-        "failed_checks": sorted({name for item in erasures for name in item.failed_checks}),
-        "not_checked": sorted({name for item in erasures for name in item.unmade_checks}),
-    }
-
-
-def _status(facts: Mapping[str, Any]) -> int:
-    return show.complain_of_checks("the documents are out, but", facts["failed_checks"], facts["not_checked"])
-
-
-def _remind_of_salts(salts: Mapping[str, str], file: str | None) -> None:
-    if salts and not file:
-        show.say("the owner's salts were not written: use --salts FILE or --json to hand them out")
+        remind_of_salts(done.salts, arguments.salts)
+    return status_of(facts)
 
 
 def _add_allow(parser: argparse.ArgumentParser) -> None:
@@ -457,13 +274,13 @@ def _show_replayed(arguments: argparse.Namespace, before: Mapping[str, Any], don
     salts = {name: salt for item in done for name, salt in item.salts.items()}
     if arguments.salts and salts:
         write_json(Path(arguments.salts), salts)
-    facts: dict[str, Any] = {**before, "receipts": [str(item.receipt) for item in done], **_checks(done)}
+    facts: dict[str, Any] = {**before, "receipts": [str(item.receipt) for item in done], **checks_of(done)}
     if arguments.json:
         show.print_json({**facts, "documents": names, "salts": salts})
     else:
         show.facts(arguments.path, {**facts, "documents": len(names)}, as_json=False)
-        _remind_of_salts(salts, arguments.salts)
-    return _status(facts)
+        remind_of_salts(salts, arguments.salts)
+    return status_of(facts)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
