@@ -44,6 +44,7 @@ OWNERS = {
     "accelerate": {"lm"},
     "faiss": {"search"},
     "ray": {"cluster"},
+    "jinja2": {"text"},
     "argparse": {"cli"},
     "rich": {"cli"},
     "pickle": set(),

@@ -75,9 +75,9 @@ def _download(source: str, allowed: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
+        folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
         if _settings(folder).get("model_type") == _PUBLISHED and not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.bin"]))
+            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.jinja", "*.bin"]))
     except (OSError, ValueError) as error:
         raise SiloError("input-missing", f"{source} cannot be fetched: {error}"[:300]) from error
     return folder
@@ -102,7 +102,7 @@ def _read_hugging_face(path: Path, tokenizer: Path | None) -> _SourceModel:
     file = tokenizer or path / FILE
     if not file.is_file():
         raise SiloError("not-a-model", f"{path} has no {FILE}", "pass --tokenizer with the model's tokenizer.json")
-    files = [item for item in sorted(path.iterdir()) if item.suffix in (".json", ".safetensors")]
+    files = [item for item in sorted(path.iterdir()) if item.suffix in (".json", ".jinja", ".safetensors")]
     return _SourceModel(load_network(path), file, _source("hugging-face", files))
 
 
