@@ -11,6 +11,13 @@ from typing import Any
 UNLIMITED = 2**31 - 1
 """A `quote` right without a limit, in tokens."""
 
+PLACES = "places"
+"""The key of a document's metadata under which its places stand: [line, label] pairs in the order of the lines.
+
+A place (a page, a section, a slide, a row) begins at a line, counted from 0, and goes on to the next one. Lines and not
+characters, because normalising a text and masking personal data in it keep its lines.
+"""
+
 
 class Tier(StrEnum):
     """How risky training on a text is: pd < sw < by < restricted. Compares by risk, also with plain strings."""
@@ -250,3 +257,25 @@ def document_id(source: str, external_id: str) -> str:
     """32 hex digits from (source, external id); the length prefix keeps the two from running together."""
     key = f"{len(source)}:{source}{external_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
+
+
+def place_at(document: Document, character_offset: int) -> str:
+    """Where in the document a character stands, in words such as `p. 12` or `section Leave`; empty if nobody knows."""
+    line = document.text.count("\n", 0, max(0, character_offset))
+    label = ""
+    for first_line, name in _places(document.meta):
+        if first_line > line:
+            break
+        label = name
+    return label
+
+
+def _places(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The places that metadata states; none if the key means something else there."""
+    given = meta.get(PLACES)
+    try:
+        places = [(line, label) for line, label in given or ()]
+    except (TypeError, ValueError):
+        return []
+    stated = all(type(line) is int and type(label) is str for line, label in places)
+    return places if stated else []
