@@ -24,6 +24,7 @@ class ExitStatus(IntEnum):
     RESOURCES = 8
     SEEN = 10
     NEAR_COPY = 11
+    NOT_FOUND = 12
     INTERRUPTED = 130
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silo.errors import SiloError
-from silo.files import MANIFEST, read_json, write_json
+from silo.files import MANIFEST, file_sha256, read_json, write_json
 from silo.lm.firewall import DOCUMENTS, load_seen
 from silo.lm.manifest import (
     CODEC_FOLDER,
@@ -146,6 +146,21 @@ def find_key_encoder(model: LanguageModel, stores: Sequence[Store], place: str |
             return KeyEncoder.of(candidate, key)
     tried = ", ".join(map(str, places))
     raise SiloError("store-mismatch", f"the model that made the keys is none of {tried}", "give it with --encoder")
+
+
+def find_model(stores: Sequence[Store], given: Path | None = None) -> Path:
+    """The directory of a model that reads these stores: the one given, or the one the first was made with.
+
+    Its tokens must be theirs, which is seen without loading it.
+    """
+    place = given or model_of(stores[0].root)
+    if place is None or not recover_model(place):
+        raise SiloError("input-missing", f"the model of {stores[0].root} is not at {place}", "give it with --model")
+    file = place / "tokenizer.json"
+    for store in stores:
+        if not file.is_file() or file_sha256(file) != store.tokenizer.fingerprint:
+            raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {place}")
+    return place
 
 
 def model_of(path: Path) -> Path | None:

@@ -10,14 +10,14 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
+from silo.cli import ask, corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
 from silo.errors import ExitStatus, SiloError
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
 6 something is not installed, 7 busy, 8 out of disk or memory, 10 seen and 11 near copy seen (silo lm saw),
-130 interrupted. docs/errors.md lists all codes."""
+12 not in the store (silo ask), 130 interrupted. docs/errors.md lists all codes."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     corpus.add_commands(nouns, common)
     lm.add_commands(nouns, common)
     store.add_commands(nouns, common)
+    ask.add_commands(nouns, common)
     predict.add_commands(nouns, common)
     evaluate.add_commands(nouns, common)
     receipt.add_commands(nouns, common)

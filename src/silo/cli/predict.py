@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
-from silo.errors import SiloError
 
 if TYPE_CHECKING:
     from silo.cli.painter import Painter
@@ -133,7 +130,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
     options = {name: getattr(arguments, name) for name in names}
     session = Session(predictor_from_options(arguments, threads=1))
-    prompt = _prompt(arguments.prompt)
+    prompt = show.read_words(arguments.prompt)
     painter = None if arguments.json else Painter()
     answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
     if arguments.json:
@@ -157,11 +154,3 @@ def write(
     if painter:
         painter.summary(answer)
     return answer
-
-
-def _prompt(given: str) -> str:
-    """The prompt, from standard input where it is `-`."""
-    try:
-        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
-    except UnicodeError:
-        raise SiloError("utf8-invalid", "the prompt is not UTF-8") from None

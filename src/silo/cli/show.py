@@ -159,6 +159,14 @@ def read_text(path: str) -> str:
         raise SiloError("utf8-invalid", f"{path} is not UTF-8") from None
 
 
+def read_words(given: str) -> str:
+    """A prompt or a question that was given on the command line, from standard input where it is `-`."""
+    try:
+        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
+    except UnicodeError:
+        raise SiloError("utf8-invalid", "the text is not UTF-8") from None
+
+
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """The option of commands that open a model."""
     parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")

@@ -42,8 +42,7 @@ from silo.lm.manifest import (
     open_manifest,
     verify_network,
 )
-from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
-from silo.text.chat import TEMPLATE
+from silo.lm.tokenizer import CONFIG, FILE, TEMPLATE, tokenizer_config
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from silo.errors import SiloError
-from silo.lm.tokenizer import FILE, save_tokenizer
-from silo.text.chat import TEMPLATE
+from silo.lm.tokenizer import FILE, TEMPLATE, save_tokenizer
 
 Floats = NDArray[np.float32]
 
