@@ -45,6 +45,7 @@ OWNERS = {
     "faiss": {"search"},
     "pypdfium2": {"sources"},
     "ray": {"cluster"},
+    "jinja2": {"text"},
     "argparse": {"cli"},
     "rich": {"cli"},
     "pickle": set(),

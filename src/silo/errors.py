@@ -25,6 +25,7 @@ class ExitStatus(IntEnum):
     RESOURCES = 8
     SEEN = 10
     NEAR_COPY = 11
+    NOT_FOUND = 12
     INTERRUPTED = 130
 
 
@@ -93,6 +94,7 @@ CODES: dict[str, Kind] = {
     "license-table": Kind(ExitStatus.DAMAGED, "the licence table is inconsistent: undo the last edit of it"),
     "not-a-model": Kind(_INPUT, "give a directory made by `silo lm train` or `silo lm import`"),
     "model-damaged": Kind(ExitStatus.DAMAGED, "train or import the model again: files differ from the manifest"),
+    "template-invalid": Kind(_INPUT, "give the model a chat_template.jinja that writes every message once, or none"),
     "training-refused": Kind(ExitStatus.REFUSED, "take the document out, or name tiers that may train: pd, sw, by"),
     "model-unknown-data": Kind(ExitStatus.REFUSED, "only a model trained by `silo lm train` can say what it has seen"),
     "training-diverged": Kind(ExitStatus.RESOURCES, "lower the learning rate; the last good checkpoint is kept"),

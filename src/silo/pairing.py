@@ -194,6 +194,18 @@ def require_fit(model: Path, stores: Sequence[Store]) -> None:
             raise SiloError("store-mismatch", f"{store.root} was made with another tokenizer than {model}")
 
 
+def find_model(stores: Sequence[Store], given: Path | None = None) -> Path:
+    """The directory of a model that reads these stores: the one given, or the one the first was made with.
+
+    Its tokens must be theirs, which is seen without loading it.
+    """
+    place = given or model_of(stores[0].root)
+    if place is None or not recover_model(place):
+        raise SiloError("input-missing", f"the model of {stores[0].root} is not at {place}", "give it with --model")
+    require_fit(place, stores)
+    return place
+
+
 def model_of(path: Path) -> Path | None:
     """Where the model of a store was when it was made."""
     file = StorePaths(path).model_place

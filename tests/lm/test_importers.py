@@ -31,6 +31,7 @@ from tests.lm.test_model import IDS, TINY, networks, one_thread
 __all__ = ["one_thread"]
 
 WIDTH, HEADS, HIDDEN, VOCABULARY = 48, 4, 80, 272
+TEMPLATE = "{% for message in messages %}{{ message.content }}é\n{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_hugging_face(network: Any, tokenizer_file: Path, folder: Path) -> Path:
     network.save_pretrained(folder)
     shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return folder
 
 
@@ -61,6 +63,17 @@ def test_a_hugging_face_directory_computes_the_same_after_import(
     assert model.manifest["architecture"] == family
     assert model.manifest["source"]["name"] == "theirs"
     assert len(model.manifest["source"]["fingerprint"]) == 64
+    assert_template_is_kept(model)
+
+
+def assert_template_is_kept(model: LanguageModel) -> None:
+    """Byte for byte, and checked before the model is opened again."""
+    file = model.root / "chat_template.jinja"
+    assert file.read_text(encoding="utf-8") == TEMPLATE
+    file.write_text(TEMPLATE + " ", encoding="utf-8")
+    with pytest.raises(SiloError) as caught:
+        LanguageModel.open(model.root)
+    assert caught.value.code == "model-damaged"
 
 
 @pytest.mark.shared
@@ -447,6 +460,7 @@ def write_gguf(file: Path, network: Any, tokenizer_file: Path) -> None:
         "tokenizer.ggml.token_type": [1] * 257 + [3],
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.bos_token_id": 257,
+        "tokenizer.chat_template": TEMPLATE,
     }
     listing, body = b"", b""
     for name, weight in network.named_parameters():
@@ -486,6 +500,7 @@ def test_a_gguf_file_computes_what_its_quantised_weights_say(gguf_file: tuple[Pa
     assert model.tokenizer.encode(["cab é"])[0].tolist() == [99, 256, 32, *"é".encode()]
     assert model.manifest["source"]["kind"] == "gguf"
     assert model.manifest["training_data"] == "unknown"
+    assert_template_is_kept(model)
 
 
 def test_a_damaged_gguf_file_is_refused(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 from silo import __version__
-from silo.cli import corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
+from silo.cli import ask, corpus, demo, doctor, evaluate, lm, predict, receipt, show, store
 from silo.cli.arguments import completion
 from silo.cli.arguments.config import Defaults
 from silo.cli.arguments.parser import Parser, add_examples
@@ -21,7 +21,7 @@ from silo.placement import Placement, ask_for
 
 _EPILOG = """exit status: 0 success, 1 a bug in silo, 2 bad usage, 3 bad input, 4 damaged artefact, 5 refused,
 6 something is not installed, 7 busy, 8 out of disk or memory, 10 seen and 11 near copy seen (silo lm saw),
-130 interrupted. docs/errors.md lists all codes."""
+12 not in the store (silo ask), 130 interrupted. docs/errors.md lists all codes."""
 
 
 def build_parser() -> Parser:
@@ -37,6 +37,7 @@ def build_parser() -> Parser:
     corpus.add_commands(nouns, common)
     lm.add_commands(nouns, common)
     store.add_commands(nouns, common)
+    ask.add_commands(nouns, common)
     predict.add_commands(nouns, common)
     evaluate.add_commands(nouns, common)
     receipt.add_commands(nouns, common)

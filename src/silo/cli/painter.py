@@ -9,6 +9,7 @@ from rich.text import Text
 
 from silo.cli import show
 from silo.inference.answer import Answer
+from silo.inference.ask.reply import Reply
 from silo.inference.generate import Step
 
 _PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red", "bright_green", "bright_magenta", "bright_cyan")
@@ -47,6 +48,23 @@ class Painter:
         for step in answer.steps:
             self.step(step)
         self.summary(answer)
+
+    def reply(self, reply: Reply) -> None:
+        """What follows the tokens of an answer: its sources with the sentences it rests on, shares and notices."""
+        if reply.answer is None:
+            self._console.print(Text(show.visible(reply.text)), end="")
+        self._console.print("\n" if reply.found else "")
+        for item in reply.citations:
+            where = f"{item.document}, {item.place}" if item.place else item.document
+            quote = f': "{" ".join(item.quote.split())}"' if item.quote else ""
+            line = Text(show.visible(where), style=self.colour(item.id)).append(show.visible(quote), style="default")
+            self._console.print(line.append(show.visible(f" ({item.licence})"), style="dim"))
+        if reply.found:
+            shares = [("language model", reply.lm_share), *list(reply.shares.items())[:_SHOWN]]
+            shown = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= _LEAST)
+            self._console.print(Text(show.visible(f"shares: {shown}"), style="dim"))
+        for notice in reply.notices:
+            self._console.print(Text(show.visible(f"- {notice}")))
 
     def summary(self, answer: Answer) -> None:
         """Who contributed how much, and what is owed for it."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
-from silo.errors import SiloError
 
 if TYPE_CHECKING:
     from silo.cli.painter import Painter
@@ -163,7 +160,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
     options = {name: getattr(arguments, name) for name in names}
     Session.check(**options)
-    prompt = _prompt(arguments.prompt)
+    prompt = show.read_words(arguments.prompt)
     threads = arguments.threads or _announce_decoding(arguments)
     session = Session(
         predictor_from_options(arguments, guard=arguments.guard, threads=threads, storage=arguments.storage)
@@ -209,11 +206,3 @@ def write(
     if painter:
         painter.summary(answer)
     return answer
-
-
-def _prompt(given: str) -> str:
-    """The prompt, from standard input where it is `-`."""
-    try:
-        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
-    except UnicodeError:
-        raise SiloError("utf8-invalid", "the prompt is not UTF-8") from None

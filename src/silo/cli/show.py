@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,6 +185,14 @@ def read_text(path: str) -> str:
         return read_bytes(path).decode()
     except UnicodeDecodeError:
         raise SiloError("utf8-invalid", f"{path} is not UTF-8") from None
+
+
+def read_words(given: str) -> str:
+    """A prompt or a question that was given on the command line, from standard input where it is `-`."""
+    try:
+        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
+    except UnicodeError:
+        raise SiloError("utf8-invalid", "the text is not UTF-8") from None
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:

@@ -113,6 +113,11 @@ class Retriever:
         every = [(at, item) for at in self._with("bm25") for item in self.views[at].passages(text, k, self.policy)]
         return sorted(every, key=lambda pair: (-pair[1].score, pair[1].document, pair[1].first))[:k]
 
+    def count_passages(self, words: Sequence[str]) -> tuple[Ints, int]:
+        """How many passages of all stores hold each of some words, and how many there are."""
+        parts = [self.views[at].count_passages(words, self.policy) for at in self._with("bm25")]
+        return np.sum([counts for counts, _ in parts], axis=0), sum(total for _, total in parts)
+
     def passages_apart(self, text: str, k: int) -> list[Found]:
         """The best passages that do not overlap."""
         return leave_out_overlaps(self.passages(text, CANDIDATES * k), k)

@@ -14,6 +14,7 @@ from silo.inference.settings import Settings, load_settings
 from silo.lm.engine.decoder import DecodingModel
 from silo.lm.engine.weights import Storage
 from silo.store.policy import Policy
+from silo.store.store import Store
 from silo.store.usage import Share
 from silo.text.stream import merged_stream
 
@@ -44,7 +45,7 @@ class Session:
         """The answer that finished steps make; with `ledger` the stores note it."""
         answer = Answer.of(self.predictor, prompt, steps)
         if ledger:
-            note_usage(self.predictor, answer)
+            note_shares(self.predictor.stores, answer)
         return answer
 
     def score(self, texts: str | Iterable[str]) -> Scored:
@@ -55,9 +56,9 @@ class Session:
         return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))
 
 
-def note_usage(predictor: Predictor, answer: Answer) -> None:
+def note_shares(stores: Sequence[Store], answer: Answer) -> None:
     """Append one request to the ledger of every store, which learns the shares of its own documents, and no text."""
-    for number, store in enumerate(predictor.stores):
+    for number, store in enumerate(stores):
         credited = (item for item in answer.documents if item.store == number and not item.context)
         shares = {item.document: Share(item.owner, item.license, item.share) for item in credited}
         store.note_usage(len(answer.tokens), shares)

@@ -45,7 +45,7 @@ _GROWING, _REPLACED, _REPLACED_ONCE = ".saving", ".replaced", ".old"
 
 _WEIGHTS = ".safetensors"
 _FUNCTION = ("config.json", TOKENIZER)
-_LOADED = (*_FUNCTION, "tokenizer_config.json", "generation_config.json")
+_LOADED = (*_FUNCTION, "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
 def model_fingerprint(manifest: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ from silo.lm.manifest import (
     replace_model,
     verify_network,
 )
-from silo.lm.tokenizer import CONFIG, FILE, tokenizer_config
+from silo.lm.tokenizer import CONFIG, FILE, TEMPLATE, tokenizer_config
 from silo.placement import Placement, asked, asked_threads
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -411,7 +411,7 @@ def save_model(
 
 
 def _copy_tokenizer(file: Path, folder: Path) -> None:
-    """The tokenizer and its settings; settings are made where there are none."""
+    """The tokenizer, its settings and its chat template; settings are made where there are none."""
     if not file.is_file():
         raise SiloError("input-missing", f"there is no tokenizer at {file}")
     shutil.copyfile(file, folder / FILE)
@@ -420,6 +420,9 @@ def _copy_tokenizer(file: Path, folder: Path) -> None:
         shutil.copyfile(beside, folder / CONFIG)
     else:
         write_json(folder / CONFIG, tokenizer_config(_begin_token(folder)))
+    template = file.with_name(TEMPLATE)
+    if template.is_file():
+        shutil.copyfile(template, folder / TEMPLATE)
 
 
 def _begin_token(folder: Path) -> str:

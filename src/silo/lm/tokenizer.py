@@ -41,7 +41,7 @@ from silo.text.sketch import Sketches, sketch
 from silo.text.words import Hashes
 
 BEGIN = "<|endoftext|>"
-FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+FILE, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 SMALLEST = 257
 """The begin mark and every byte."""
 

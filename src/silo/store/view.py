@@ -327,6 +327,17 @@ class View:
 
     def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
         """The best allowed passages for the words of a text."""
+        hits = self._passages.search(terms(text), k, allowed=self._allowed_passages(policy))
+        places = zip(hits.buckets.tolist(), hits.passages.tolist(), hits.scores.tolist(), strict=True)
+        return [self._passage(*place) for place in places]
+
+    def count_passages(self, words: Sequence[str], policy: Policy = EVERYTHING) -> tuple[Ints, int]:
+        """How many allowed passages hold each of some words, and how many there are."""
+        allowed = self._allowed_passages(policy)
+        hashes = np.concatenate([np.empty(0, dtype=np.uint64), *(terms(word)[:1] for word in words)])
+        return self._passages.count_passages(hashes, allowed=allowed), allowed.passages
+
+    def _allowed_passages(self, policy: Policy) -> AllowedPassages:
         allowed = self.allowed(policy)
         if allowed.passages is None:
             masks = [
@@ -334,9 +345,7 @@ class View:
                 for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
             ]
             allowed.passages = self._passages.allow(masks)
-        hits = self._passages.search(terms(text), k, allowed=allowed.passages)
-        places = zip(hits.buckets.tolist(), hits.passages.tolist(), hits.scores.tolist(), strict=True)
-        return [self._passage(*place) for place in places]
+        return allowed.passages
 
     def _passage(self, number: int, passage: int, score: float) -> Passage:
         bucket = self.buckets[number]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,13 +25,23 @@ _BEGIN_MARKS = ("<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>", "[BOS]", "
 _PIECE_CHARS = 200_000
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A control token; some swallow the white space beside them."""
+
+    id: int
+    takes_space_before: bool = False
+    takes_space_after: bool = False
+
+
 class Tokenizer(Protocol):
-    """What the corpus needs of a tokenizer. `begin` is the id before every document."""
+    """What the corpus needs of a tokenizer. `begin` is the id before every document, `marks` are control tokens."""
 
     name: str
     fingerprint: str
     vocabulary: int
     begin: int
+    marks: Mapping[str, Mark]
 
     def encode(self, texts: list[str]) -> list[Ids]: ...
 
@@ -46,6 +58,7 @@ class ByteTokenizer:
     fingerprint = hashlib.sha256(b"silo bytes tokenizer 1").hexdigest()
     vocabulary = 257
     begin = 256
+    marks: Mapping[str, Mark] = {}
 
     def encode(self, texts: list[str]) -> list[Ids]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
@@ -77,6 +90,11 @@ class FileTokenizer:
         highest = max(known.values(), default=-1) + 1
         self.begin = next((known[mark] for mark in _BEGIN_MARKS if mark in known), highest)
         self.vocabulary = max(highest, self.begin + 1)
+        self.marks: Mapping[str, Mark] = {
+            token.content: Mark(number, token.lstrip, token.rstrip)
+            for number, token in self._inner.get_added_tokens_decoder().items()
+            if len(token.content.strip()) > 1  # runs of spaces, and single letters, are how some spell plain text
+        }
 
     def encode(self, texts: list[str]) -> list[Ids]:
         pieces = [_cut_text(text) for text in texts]

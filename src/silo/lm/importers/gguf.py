@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from silo.errors import SiloError
-from silo.lm.tokenizer import FILE, save_tokenizer
+from silo.lm.tokenizer import FILE, TEMPLATE, save_tokenizer
 from silo.progress import Advance
 
 Floats = NDArray[np.float32]
@@ -241,7 +241,7 @@ def _separate_channels(name: str, value: Floats, heads: Mapping[str, int]) -> to
 
 
 def write_tokenizer(content: Gguf, folder: Path) -> Path:
-    """Write the file's byte-level BPE as a `tokenizer.json` and return its path."""
+    """Write the file's byte-level BPE as a `tokenizer.json`, its chat template beside it, and return its path."""
     facts = content.facts
     splitters: dict[str, list[Any]] = {
         "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
@@ -257,6 +257,9 @@ def write_tokenizer(content: Gguf, folder: Path) -> Path:
     except Exception as error:  # facts may be of any type, and the library raises nothing more special
         raise SiloError("not-a-model", f"the file's tokenizer cannot be read: {error}"[:300]) from None
     save_tokenizer(tokenizer, folder, begin)
+    template = facts.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
     return folder / FILE
 
 

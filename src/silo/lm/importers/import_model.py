@@ -82,7 +82,7 @@ def _read_hugging_face(path: Path, tokenizer: Path | None) -> _SourceModel:
     file = tokenizer or path / FILE
     if not file.is_file():
         raise SiloError("not-a-model", f"{path} has no {FILE}", "pass --tokenizer with the model's tokenizer.json")
-    files = [item for item in sorted(path.iterdir()) if item.suffix in (".json", ".safetensors")]
+    files = [item for item in sorted(path.iterdir()) if item.suffix in (".json", ".jinja", ".safetensors")]
     return _SourceModel(load_network(path), file, _source("hugging-face", files))
 
 

@@ -70,9 +70,9 @@ def _download(source: str, allowed: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
+        folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
         if read_config(folder).get("model_type") == PUBLISHED and not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.bin"]))
+            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.jinja", "*.bin"]))
     except (OSError, ValueError) as error:
         raise SiloError("input-missing", f"{source} cannot be fetched: {error}"[:300]) from error
     return folder

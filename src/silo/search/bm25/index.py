@@ -95,6 +95,20 @@ class Bm25Index:
         statistics = chosen._norms, chosen._frequencies, chosen.passages, chosen._formula
         return PassageHits(*search_passages(words, k, tuple(self._index), statistics, _WINDOW, _MOST_SINGLE))
 
+    def count_passages(self, words: UInt64s, *, allowed: AllowedPassages | None = None) -> Int64s:
+        """How many allowed passages hold each of some words."""
+        chosen, index = allowed or self._all, self._index
+        places = np.minimum(np.searchsorted(index.terms, words), max(0, len(index.terms) - 1))
+        known = index.terms[places] == words if len(index.terms) else np.zeros(len(words), dtype=np.bool_)
+        live = np.isfinite(chosen._norms)
+        return np.array([self._holders(place, live) if yes else 0 for place, yes in zip(places, known, strict=True)])
+
+    def _holders(self, term: int, live: Bools) -> int:
+        index = self._index
+        if index.rows[term] >= 0:
+            return int(((index.table[index.rows[term]] > 0) & live).sum())
+        return int(live[index.passages[index.starts[term] : index.starts[term + 1]]].sum())
+
 
 def _check_mask(mask: Bools | None, size: int) -> Bools:
     if mask is None:
