@@ -78,9 +78,9 @@ def compared(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Perplexity and rows read of every pair that is not known yet, and of the search that reads all."""
     lab = Lab(arguments.work, arguments.data, talk=print)
-    place, limits = lab.store(arguments.model, domain), TextLimits(20_000, 1_000)
-    tuned = lab.settings(arguments.model, domain, place, neighbours=1024, limits=limits)["knn"]
-    predictor = open_predictor(lab.model(arguments.model), [place], method="knn", settings=tuned)
+    store, limits = lab.store(arguments.model, domain), TextLimits(20_000, 1_000)
+    tuned = lab.settings(arguments.model, domain, store, neighbours=1024, limits=limits)["knn"]
+    predictor = open_predictor(lab.model(arguments.model), [store.fill()], method="knn", settings=tuned)
     text = validation_text([lab.text_file(domain, "validation")], predictor.tokenizer, arguments.tokens)
     sizes = sizes_by_distance(predictor, text)
     for probes, rows in (*PAIRS, (10**6, 0)):

@@ -11,7 +11,7 @@ from silo.lm.hardware import map_on_cores
 from silo.lm.network import Preset, make_network
 from silo.lm.training.distributed import Batch, ProcessGroup
 from silo.lm.training.loss import Objective
-from silo.lm.training.train import Shape
+from silo.lm.training.request import Shape
 from silo.recipe import TrainRecipe
 
 

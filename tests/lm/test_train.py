@@ -30,7 +30,8 @@ from silo.lm.scoring import score
 from silo.lm.training.distributed import ProcessGroup
 from silo.lm.training.loss import Objective
 from silo.lm.training.optimiser import Optimiser, learning_rate
-from silo.lm.training.train import Shape, _continue_or_restart, train
+from silo.lm.training.request import Shape
+from silo.lm.training.train import _continue_or_restart, train
 from silo.lm.windows import Windows
 from silo.recipe import DedupRecipe, TrainRecipe, load_recipe
 from silo.records import Tier
