@@ -71,7 +71,7 @@ def test_one_owner_alone(path: str, run: Any) -> None:
     found = run(path, "--owner", "ann")
     assert [item["owner"] for item in found["owners"]] == ["ann"]
     assert found["tokens"] == 30
-    assert run(path, "--owner", "nobody of that name")["owners"] == []
+    assert run(path, "--owner", "nobody of that name", status=3)["owners"] == []
 
 
 def test_a_table_for_people(path: str, capsys: pytest.CaptureFixture[str]) -> None:

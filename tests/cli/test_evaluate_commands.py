@@ -42,7 +42,7 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_all_methods_that_the_store_offers_are_reported(run: Any) -> None:
     found = run("--store", "store")
-    assert list(found["tasks"]) == ["letters", "words"] and found["bootstrap"]["resamples"] == 2000
+    assert list(found["tasks"]) == ["letters", "words"] and found["bootstrap"]["resamples"] == 1000
     for task in found["tasks"].values():
         assert list(task["methods"]) == ["lm", "knn", "ngram", "knn+ngram", "ric"]
         for method in task["methods"].values():

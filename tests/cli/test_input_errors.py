@@ -34,6 +34,7 @@ print(json.dumps(found))
 """
 
 CASES: list[tuple[str, str]] = [
+    ("doctor --model nowhere", "input-missing"),
     ("lm train none.toml --out new", "recipe-missing"),
     ("lm train misspelt.toml --out new", "recipe-key"),
     ("lm train --corpus nowhere --out new", "input-missing"),

@@ -198,7 +198,7 @@ def test_tuned_settings_are_used_by_name(place: Path, run: Any, tmp_path: Path) 
         (("--lambda", "1.5"), "settings-invalid", 2),
         (("--k", "0"), "settings-invalid", 2),
         (("--tau", "nan"), "settings-invalid", 2),
-        (("--ric", "odd"), "settings-invalid", 2),
+        (("--ric", "odd"), "usage", 2),
         (("--method", "magic"), "usage", 2),
         (("--max-tokens", "0"), "usage", 2),
         (("--temperature", "-1"), "usage", 2),

@@ -343,7 +343,7 @@ def test_nothing_matched_is_an_error_that_offers_the_nearest_names(
         assert error["code"] == "nothing-selected"
         assert error["hint"] == "did you mean owner 'Corp'?"
     capsys.readouterr()
-    assert run("store", "list", path, "--owner", "corp") == []
+    assert run("store", "list", path, "--owner", "corp", status=3) == []
     near = run("store", "erase", path, "--document", "harbor.txt", status=3)["error"]["hint"]
     assert near == "did you mean document 'harbour.txt'?"
     assert "silo store list" in run("store", "erase", path, "--owner", "zzz", status=3)["error"]["hint"]

@@ -18,7 +18,7 @@ def test_listing_and_verifying_a_model_imports_no_torch(module: str) -> None:
     assert not {"torch", "transformers"} & _loaded(f"silo.lm.{module}")
 
 
-@pytest.mark.parametrize("module", ["model", "decoder", "encode", "scoring"])
+@pytest.mark.parametrize("module", ["model", "engine.decoder", "encode", "scoring"])
 def test_transformers_waits_for_a_network_to_open(module: str) -> None:
     assert "transformers" not in _loaded(f"silo.lm.{module}")
 

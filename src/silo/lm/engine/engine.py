@@ -31,8 +31,8 @@ from silo.lm.engine.kernel import (
     Int64s,
     Network,
     Outputs,
-    Scratch,
     Tokens,
+    Workspace,
     pack_rows,
     run_pass,
     softmax,
@@ -125,7 +125,7 @@ class Engine:
         self._slots: dict[int, list[NDArray[np.float32]]] = {}
         self._free_pages: list[NDArray[np.float32]] = []
         self._table: Int64s = np.zeros((0, 0), dtype=np.int64)
-        self._scratch: Scratch | None = None
+        self._scratch: Workspace | None = None
         self._cosines: Float32s = np.empty((0, len(shape.frequencies)), dtype=np.float32)
         self._sines = self._cosines
 
@@ -185,7 +185,8 @@ class Engine:
         cache = Cache(self._table, self._cosines, self._sines)
         scratch = self._scratch_for(rows, int(tokens.positions.max()) + 1)
         meeting = np.zeros(1, dtype=np.int64)
-        arguments = (self._network, cache, tokens, scratch, outputs, meeting)
+        parts = (tuple(part) for part in (self._network, cache, tokens, scratch, outputs))
+        arguments = (*parts, meeting)
         try:
             others = [self._pool.submit(run_pass, *arguments, rank, ranks) for rank in range(1, ranks)]
             run_pass(*arguments, 0, ranks)
@@ -234,7 +235,7 @@ class Engine:
             self._cosines = np.cos(angles.astype(np.float64)).astype(np.float32)
             self._sines = np.sin(angles.astype(np.float64)).astype(np.float32)
 
-    def _scratch_for(self, rows: int, positions: int) -> Scratch:
+    def _scratch_for(self, rows: int, positions: int) -> Workspace:
         old = self._scratch
         if old is not None and len(old.stream) >= rows and old.scores.shape[2] >= positions:
             return old
@@ -251,7 +252,7 @@ class Engine:
             shape.feed_width,
         )
         queries = max(QUERY_ROWS, shape.heads // shape.key_heads)
-        self._scratch = Scratch(
+        self._scratch = Workspace(
             *(np.empty((rows, size), dtype=np.float32) for size in sizes),
             *(np.empty((self._threads, queries, size), dtype=np.float32) for size in (head, head, positions)),
         )

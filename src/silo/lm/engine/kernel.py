@@ -103,7 +103,7 @@ class Tokens(NamedTuple):
     wanted: Int64s
 
 
-class Scratch(NamedTuple):
+class Workspace(NamedTuple):
     """What a pass writes to: a row for each token, and for each thread."""
 
     stream: Float32s  # [rows, width, padded to whole pairs of panels as all that follows but two]
@@ -559,7 +559,7 @@ def _attend(
     network: Network,
     cache: Cache,
     tokens: Tokens,
-    scratch: Scratch,
+    scratch: Workspace,
     layer: int,
     head: int,
     first: int,
@@ -603,7 +603,7 @@ def _attend(
 
 @numba.njit(nogil=True)
 def _attend_all(
-    network: Network, cache: Cache, tokens: Tokens, scratch: Scratch, layer: int, rank: int, ranks: int
+    network: Network, cache: Cache, tokens: Tokens, scratch: Workspace, layer: int, rank: int, ranks: int
 ) -> None:
     """Attention of all rows: consecutive ones of a text together, a few at a time; threads take turns."""
     rows, most = len(tokens.ids), max(1, QUERY_ROWS // (network.heads // network.key_heads))
@@ -651,12 +651,12 @@ def _normalise_rows(network: Network, norm: int, x: Float32s, out: Float32s, fir
         _normalise(x[row, : len(gain)], gain, shift, network.centred, network.epsilon, out[row])
 
 
-@numba.njit(cache=True, nogil=True)
-def run_pass(
+@numba.njit(nogil=True)
+def _run(
     network: Network,
     cache: Cache,
     tokens: Tokens,
-    scratch: Scratch,
+    scratch: Workspace,
     outputs: Outputs,
     meeting: Int64s,
     rank: int,
@@ -709,6 +709,19 @@ def run_pass(
     for at in range(len(tokens.wanted)):
         _clear(outputs.logits[at], PAIR * first, PAIR * last)
     _add_product(network.stored, network.head, outputs.final, outputs.logits, len(tokens.wanted), first, last)
+
+
+@numba.njit(cache=True, nogil=True)
+def run_pass(
+    network: Any, cache: Any, tokens: Any, scratch: Any, outputs: Any, meeting: Int64s, rank: int, ranks: int
+) -> None:
+    """One thread's part of a pass over what `Network` and the others name, each given as a plain tuple.
+
+    numba's cache on disk would remember their classes, and fail to load once one of them has another name.
+    """
+    _run(
+        Network(*network), Cache(*cache), Tokens(*tokens), Workspace(*scratch), Outputs(*outputs), meeting, rank, ranks
+    )
 
 
 @numba.njit(nogil=True)
