@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +11,11 @@ from silo.cli import show
 from silo.cli.store.change import add_add, add_sync
 from silo.cli.store.look import add_get, add_search
 from silo.cli.store.shared import checks_of, nothing_selected, remind_of_salts, selector_of, status_of
-from silo.errors import CODES, SiloError
+from silo.errors import SiloError
 
 if TYPE_CHECKING:
-    from silo.progress import Advance
-    from silo.recipe import CorpusRecipe
-    from silo.records import Document, Quarantined
-    from silo.sources import Tally
-    from silo.store.add import Refusal
+    from silo.records import Document
     from silo.store.erasure.erase import Erased
-    from silo.store.selector import Selector
-    from silo.store.store import Store
 
 _LISTED = 20
 
