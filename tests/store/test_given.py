@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from silo.errors import SiloError
-from silo.records import UNLIMITED, Document, Evidence, Rights, Tier, document_id
+from silo.records import UNLIMITED, Document, Evidence, Quarantined, Rights, Tier, document_id
 from silo.store.adding.given import Given, as_documents
 from silo.store.store import Store
 from tests.store.small import document, small_store
@@ -46,6 +46,18 @@ def test_a_store_takes_documents_mappings_and_paths_together(store: Store, tmp_p
     assert (held["two"].tier, held["two"].meta) == (Tier.sw, {"page": 3})
     assert store.add(given).unchanged == 5
     assert store.add({"id": "two", "text": "A mapping."}, update=True).replaced == 1
+
+
+def test_a_file_is_the_document_that_its_folder_would_have(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# Title\n\nA note.")
+    (tmp_path / "notes" / "b.bin").write_bytes(b"\0\1")
+    (tmp_path / "notes" / "metadata.jsonl").write_text(json.dumps({"path": "a.md", "license": "CC0-1.0"}))
+    assert _one(tmp_path / "notes" / "a.md") == _one(tmp_path / "notes")
+    assert _one(tmp_path / "notes").tier == Tier.pd
+    unreadable: list[Quarantined] = []
+    assert list(as_documents(tmp_path / "notes" / "b.bin", unreadable)) == []
+    assert [item.where for item in unreadable] == ["notes/b.bin"]
 
 
 def test_a_document_needs_a_text_and_an_id_and_is_restricted_then() -> None:

@@ -112,6 +112,30 @@ def test_what_cannot_be_read_this_time_is_not_gone(store: Store, folder: Path, t
     assert tree(store.root / "data") == before
 
 
+def test_a_file_whose_kind_cannot_be_read_here_is_not_gone(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "page.html").write_text("<p>A page about the lamps of the tower.</p>")
+    assert store.sync(folder).added == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("silo.sources.folder.missing_library", lambda kind: "nothing" if kind == "html" else "")
+        done = store.sync(folder)
+        assert (_names(done.kept), done.gone, done.tally.skipped[0].reason) == (["page.html"], [], "extra-missing")
+    (folder / "page.html").unlink()
+    assert _names(store.sync(folder).gone) == ["page.html"]
+
+
+def test_messages_of_a_mailbox_come_and_go(store: Store, folder: Path) -> None:
+    head = "From a@b Thu Jan  1 00:00:00 2026\nMessage-ID: <{0}@b>\nSubject: s{0}\n\n"
+    letters = [f"{head.format(n)}Letter {n} on lamps.\n\n" for n in "123"]
+    (folder / "in.mbox").write_text("".join(letters))
+    assert _names(store.sync(folder).added_items) == ["in.mbox#1@b", "in.mbox#2@b", "in.mbox#3@b"]
+    (folder / "in.mbox").write_text(letters[0] + letters[2])
+    assert _names(store.sync(folder).gone) == ["in.mbox#2@b"]
+    (folder / "in.mbox").unlink()
+    assert _names(store.sync(folder).gone) == ["in.mbox#1@b", "in.mbox#3@b"]
+
+
 def test_a_source_is_not_emptied_by_mistake(store: Store, folder: Path, tmp_path: Path) -> None:
     before = tree(store.root / "data")
     shutil.rmtree(folder)
