@@ -185,8 +185,7 @@ class Engine:
         cache = Cache(self._table, self._cosines, self._sines)
         scratch = self._scratch_for(rows, int(tokens.positions.max()) + 1)
         meeting = np.zeros(1, dtype=np.int64)
-        parts = (tuple(part) for part in (self._network, cache, tokens, scratch, outputs))
-        arguments = (*parts, meeting)
+        arguments: Any = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
         try:
             others = [self._pool.submit(run_pass, *arguments, rank, ranks) for rank in range(1, ranks)]
             run_pass(*arguments, 0, ranks)
