@@ -35,6 +35,14 @@ print(json.dumps(found))
 
 CASES: list[tuple[str, str]] = [
     ("doctor --model nowhere", "input-missing"),
+    ("ask nowhere why", "not-a-store"),
+    ("ask store why --model nowhere", "input-missing"),
+    ("ask store why --policy owner=", "policy-invalid"),
+    ("chat nowhere", "not-a-store"),
+    ("serve --model nowhere", "input-missing"),
+    ("serve --model model --store nowhere", "not-a-store"),
+    ("chat store --model nowhere", "input-missing"),
+    ("store sync nowhere --folder .", "not-a-store"),
     ("lm train none.toml --out new", "recipe-missing"),
     ("lm train misspelt.toml --out new", "recipe-key"),
     ("lm train --corpus nowhere --out new", "input-missing"),

@@ -16,7 +16,7 @@ from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings
 from silo.pairing import create_store
-from silo.records import UNLIMITED, Document
+from silo.records import UNJUDGED, UNLIMITED, Document
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.selector import Selector
 from tests.inference.world import TEXTS, documents
@@ -28,6 +28,8 @@ def quotable(name: str, text: str, quote: int) -> Document:
     """A document of which so many tokens may be quoted."""
     base = next(item for item in documents() if item.external_id == "law")
     named = replace(base, id=f"{count_of(name):032x}", external_id=name, text=text, owner=name)
+    if quote == UNLIMITED:  # a right that only a licence gives
+        return replace(named, license="MIT", evidence=(), rights=UNJUDGED)
     return replace(named, rights=replace(base.rights, quote=quote))
 
 

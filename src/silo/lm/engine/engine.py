@@ -185,10 +185,11 @@ class Engine:
         cache = Cache(self._table, self._cosines, self._sines)
         scratch = self._scratch_for(rows, int(tokens.positions.max()) + 1)
         meeting = np.zeros(1, dtype=np.int64)
-        arguments: Any = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
+        arguments = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
+        compiled: Any = run_pass
         try:
-            others = [self._pool.submit(run_pass, *arguments, rank, ranks) for rank in range(1, ranks)]
-            run_pass(*arguments, 0, ranks)
+            others = [self._pool.submit(compiled, *arguments, rank, ranks) for rank in range(1, ranks)]
+            compiled(*arguments, 0, ranks)
         except BaseException:
             meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
             raise
