@@ -188,7 +188,7 @@ class Engine:
         arguments = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
         compiled: Any = run_pass
         try:
-            others = [self._pool.submit(compiled, *arguments, rank, ranks) for rank in range(1, ranks)]
+            others = [self._pool.submit(lambda at: compiled(*arguments, at, ranks), rank) for rank in range(1, ranks)]
             compiled(*arguments, 0, ranks)
         except BaseException:
             meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
