@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ class Step:
     """One generated token. `text` may be empty while a character is unfinished; `finish` is set on the last step.
 
     `stop`: the model ended the text, or a stop string was met; `length`: `max_tokens`; `content_filter`: the guard
-    left no continuation. The last step of a stopped or filtered text has token -1.
+    left no continuation. The last step of a filtered text has token -1, and so has that of one which the model ended:
+    `log_probability` is then that of the end. `alternatives` are the likeliest tokens with their log-probabilities.
     """
 
     token: int
@@ -38,6 +39,7 @@ class Step:
     credits: Credits
     neighbours: tuple[Neighbour, ...] = ()
     finish: str = ""
+    alternatives: tuple[tuple[int, float], ...] = ()
 
     @property
     def lm_share(self) -> float:
@@ -103,7 +105,7 @@ def _tempered(probabilities: Floats, temperature: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What to generate: at most so many tokens, until one of these strings, with so many neighbours shown."""
+    """What to generate: at most so many tokens, until one of these strings; so many neighbours and alternatives too."""
 
     max_tokens: int = 64
     sampling: Sampling = field(default_factory=Sampling)
@@ -111,6 +113,7 @@ class GenerateOptions:
     guard: Guard | None = None
     neighbours: int = 0
     credit: bool = True
+    alternatives: int = 0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -135,14 +138,60 @@ class GenerateOptions:
         return cls(max_tokens, sampling, stops, None if guard is None else Guard(guard), neighbours)
 
 
-def generate(predictor: Predictor, prompt: str, options: GenerateOptions) -> Iterator[Step]:
+def generate(predictor: Predictor, prompt: str | NDArray[Any], options: GenerateOptions) -> Iterator[Step]:
     """Continue a prompt. Every step sees the stores as they are at that moment; what cannot be guarded is refused."""
     if options.guard is not None:
         options.guard.check(predictor.stores)
-    tokenizer = predictor.tokenizer
-    (ids,) = tokenizer.encode([prompt])
-    begin = np.array([tokenizer.begin], dtype=np.int64)
-    return _Text(predictor, np.concatenate([begin, ids.astype(np.int64)]), options).steps()
+    return _Text(predictor, _prompt_ids(prompt, predictor.tokenizer), options).steps()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token of a text that is there already, its log-probability, and the likeliest tokens at its place.
+
+    The first token of all has nothing before it, and neither.
+    """
+
+    token: int
+    log_probability: float | None
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+def score_tokens(predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0) -> Iterator[TokenScore]:
+    """Score a prompt token by token, with the numbers that `generate` would give; for texts that take turns.
+
+    The first token is the beginning of the text, also where the prompt leaves it out.
+    """
+    ids = _prompt_ids(prompt, predictor.tokenizer)
+    reader = predictor.reader()
+    yield TokenScore(int(ids[0]), None)
+    for at in range(1, len(ids)):
+        with predictor.reading() if predictor.method else nullcontext() as retriever:
+            probabilities = reader.predict(ids[:at], retriever).probabilities
+        tops = _likeliest(probabilities[: predictor.tokenizer.vocabulary], alternatives)
+        yield TokenScore(int(ids[at]), _log(probabilities[ids[at]]), tops)
+
+
+def _prompt_ids(prompt: str | NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """The tokens of a prompt, or those that it is given as; the beginning-of-text token stands before them."""
+    ids = np.asarray(tokenizer.encode([prompt])[0] if isinstance(prompt, str) else prompt, dtype=np.int64)
+    begins = len(ids) > 0 and ids[0] == tokenizer.begin
+    return ids if begins else np.concatenate([np.array([tokenizer.begin], dtype=np.int64), ids])
+
+
+def _likeliest(probabilities: Floats, count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens and their log-probabilities; of equal ones, the lower number first."""
+    if not count:
+        return ()
+    least = np.partition(probabilities, len(probabilities) - min(count, len(probabilities)))[-count:].min()
+    among = np.flatnonzero(probabilities >= least)
+    best = among[np.argsort(-probabilities[among], kind="stable")][:count]
+    return tuple((token, _log(probabilities[token])) for token in best.tolist())
+
+
+def _log(probability: float) -> float:
+    """A logarithm that is a number also where nothing is left of a probability."""
+    return math.log(max(float(probability), 5e-324))
 
 
 class _Text:
@@ -177,13 +226,14 @@ class _Text:
             if not probabilities.sum() > 0:
                 return self._end("content_filter")
             token = self._options.sampling.choose(probabilities, self._rng)
+            tops = _likeliest(prediction.probabilities[: len(probabilities)], self._options.alternatives)
+            log = _log(prediction.probabilities[token])
             if token == self._predictor.tokenizer.begin:
-                return self._end("stop")
+                return self._end("stop", log, tops)
             credited = credit(prediction, token, retriever) if self._options.credit else Credits()
             near = self._neighbours(prediction, retriever)
         self._ids = np.append(self._ids, token)
-        log = math.log(max(float(prediction.probabilities[token]), 5e-324))
-        return Step(token, "", log, credited, near)
+        return Step(token, "", log, credited, near, alternatives=tops)
 
     def _neighbours(self, prediction: Prediction, retriever: Retriever | None) -> tuple[Neighbour, ...]:
         tokenizer, count, guard = self._predictor.tokenizer, self._options.neighbours, self._options.guard
@@ -196,12 +246,12 @@ class _Text:
             return probabilities
         return self._options.guard.apply(probabilities, self._ids, retriever.views)
 
-    def _end(self, finish: str) -> Step:
-        return Step(-1, self._writer.rest(), 0.0, Credits(), finish=finish)
+    def _end(self, finish: str, log: float = 0.0, alternatives: tuple[tuple[int, float], ...] = ()) -> Step:
+        return Step(-1, self._writer.rest(), log, Credits(), finish=finish, alternatives=alternatives)
 
 
 def _shown(step: Step, text: str, finish: str) -> Step:
-    return Step(step.token, text, step.log_probability, step.credits, step.neighbours, finish)
+    return replace(step, text=text, finish=finish)
 
 
 class _Writer:

@@ -101,6 +101,18 @@ class Predictor:
         """For one text that grows token by token."""
         return Reader(self)
 
+    def with_options(self, method: frozenset[str], settings: Settings, policy: Policy) -> Predictor:
+        """The same model and stores, asked otherwise; a search that no store offers is refused."""
+        offered = {search for store in self.stores for search in store.config.searches}
+        for search in sorted(method):
+            if {"ric": "bm25"}.get(search, search) not in offered:
+                raise SiloError("search-missing", f"no store offers what the method {search} searches")
+        ric = RicContext(self.opened.context, settings.ric, self.tokenizer) if "ric" in method else None
+        encoder = self.encoder if "knn" in method else None
+        return Predictor(
+            self.opened, self.stores, method=method, settings=settings, policy=policy, encoder=encoder, context=ric
+        )
+
 
 def open_predictor(
     model: str | Path,

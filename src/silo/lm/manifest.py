@@ -101,6 +101,14 @@ def open_tokenizer(root: Path) -> Tokenizer:
     return load_tokenizer(str(root / TOKENIZER))
 
 
+def begin_text(root: Path) -> str:
+    """How the beginning-of-text token of a model directory is written."""
+    from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+    mark = HuggingFaceTokenizer.from_file(str(root / TOKENIZER)).id_to_token(load_tokenizer(str(root)).begin)
+    return mark or "<|endoftext|>"
+
+
 def growing_place(root: Path) -> Path:
     """Where a model directory grows until it is whole."""
     return root.with_name(root.name + _GROWING)

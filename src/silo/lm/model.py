@@ -38,6 +38,7 @@ from silo.lm.hooks import capture_inputs, hook_last_feed_forward
 from silo.lm.manifest import (
     FORMAT,
     Key,
+    begin_text,
     file_checksums,
     growing_place,
     model_fingerprint,
@@ -48,7 +49,7 @@ from silo.lm.manifest import (
 )
 from silo.lm.tokenizer import CONFIG, FILE, TEMPLATE, tokenizer_config
 from silo.placement import Placement, asked, asked_threads
-from silo.text.tokenizer import Tokenizer, load_tokenizer
+from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -419,14 +420,7 @@ def _copy_tokenizer(file: Path, folder: Path) -> None:
     if beside.is_file():
         shutil.copyfile(beside, folder / CONFIG)
     else:
-        write_json(folder / CONFIG, tokenizer_config(_begin_token(folder)))
+        write_json(folder / CONFIG, tokenizer_config(begin_text(folder)))
     template = file.with_name(TEMPLATE)
     if template.is_file():
         shutil.copyfile(template, folder / TEMPLATE)
-
-
-def _begin_token(folder: Path) -> str:
-    from tokenizers import Tokenizer as HuggingFaceTokenizer
-
-    mark = HuggingFaceTokenizer.from_file(str(folder / FILE)).id_to_token(load_tokenizer(str(folder)).begin)
-    return mark or "<|endoftext|>"
