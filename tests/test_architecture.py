@@ -33,7 +33,8 @@ LAYERS = [
     {"cluster"},
     {"evaluation"},
     {"experiments", "journeys"},
-    {"server", "cli"},
+    {"server"},
+    {"cli"},
 ]
 """From the bottom to the top; packages of one layer do not import each other."""
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -48,6 +49,10 @@ OWNERS = {
     "jinja2": {"text"},
     "argparse": {"cli"},
     "rich": {"cli"},
+    "fastapi": {"server"},
+    "uvicorn": {"server"},
+    "starlette": {"server"},
+    "pydantic": {"server"},
     "pickle": set(),
     "shelve": set(),
     "requests": set(),

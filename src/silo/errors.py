@@ -121,6 +121,7 @@ CODES: dict[str, Kind] = {
         _INPUT, "give the public key of the store's owner with --key; get it another way than the receipt"
     ),
     "device-missing": Kind(ExitStatus.MISSING, "leave --device out for the processor, or give auto for what is there"),
+    "keys-invalid": Kind(_INPUT, "put the file back from a copy, or make new keys with `silo keys create`"),
     "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
     "disk-full": Kind(ExitStatus.RESOURCES, "free some space and run the same command again: it resumes"),

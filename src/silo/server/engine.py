@@ -1,0 +1,182 @@
+"""The engine thread: it owns the models, and texts take turns in it, one step each.
+
+`Slots` is the loop's inside: `add_request`, `step`, `cancel`. Every request is a text of its own, with its own policy,
+settings, guard and random numbers, so what comes out does not depend on who else is being served. Requests are admitted
+between steps, one client after the other; a client who has a slot already does not get the last one that is free.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from silo.server.problems import Problem
+
+END = object()
+"""Delivered after the last step of a request."""
+
+Deliver = Callable[[Any], None]
+"""Is given every step of a request, or the error that ended it, and then END; called in the engine's thread."""
+
+
+class Request:
+    """A text to be written or read: `steps` is called in the engine's thread when a slot is free."""
+
+    __slots__ = ("begun", "cancelled", "client", "deliver", "steps")
+
+    def __init__(self, client: str, steps: Callable[[], Iterator[Any]], deliver: Deliver) -> None:
+        self.client = client
+        self.steps = steps
+        self.deliver = deliver
+        self.cancelled = False
+        self.begun = time.monotonic()
+
+
+class Slots:
+    """The requests under way."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._running: dict[Request, Iterator[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def clients(self) -> Counter[str]:
+        """How many slots each client has."""
+        return Counter(request.client for request in self._running)
+
+    def add_request(self, request: Request) -> None:
+        """Give a request a slot; its first step comes with the next round."""
+        self._running[request] = iter(())
+        try:
+            self._running[request] = request.steps()
+        except Exception as error:  # of whatever kind, it concerns this request alone
+            self._end(request, error)
+
+    def cancel(self, request: Request) -> None:
+        """Forget a request; nothing more is delivered."""
+        steps = self._running.pop(request, None)
+        if steps is not None and hasattr(steps, "close"):
+            steps.close()
+
+    def step(self) -> None:
+        """One step of every request."""
+        for request, steps in list(self._running.items()):
+            if request.cancelled:
+                self.cancel(request)
+                continue
+            try:
+                request.deliver(next(steps))
+            except StopIteration:
+                self._end(request)
+            except Exception as error:  # of whatever kind, it concerns this request alone
+                self._end(request, error)
+
+    def _end(self, request: Request, error: Exception | None = None) -> None:
+        self._running.pop(request, None)
+        if error is not None:
+            request.deliver(error)
+        request.deliver(END)
+
+
+class Engine:
+    """The thread, and the requests that wait for it. At most `queue` wait; beyond that clients are sent away."""
+
+    def __init__(self, slots: int, queue: int) -> None:
+        self._slots = Slots(slots)
+        self._most_waiting = queue
+        self._waiting: dict[str, deque[Request]] = {}
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="silo-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request], *, most: int | None = None) -> None:
+        """Queue requests of one client, all or none; `most` is how many it may have at a time."""
+        if not requests:
+            return
+        client = requests[0].client
+        with self._changed:
+            if self._closing:
+                raise Problem(503, "stopping", "the server is stopping")
+            if self.waiting + len(requests) > self._most_waiting + self._free():
+                raise Problem(429, "overloaded", "too many requests are waiting", hint="try again later")
+            if most is not None and self._held_by(client) + len(requests) > most:
+                raise Problem(
+                    429, "overloaded", f"this key may have {most} texts at a time", hint="wait for the others"
+                )
+            self._waiting.setdefault(client, deque()).extend(requests)
+            self._changed.notify()
+
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for this request any more: its slot is free before the next step."""
+        with self._changed:
+            request.cancelled = True
+            self._changed.notify()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no slot yet."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def running(self) -> int:
+        """Requests that have a slot."""
+        return len(self._slots)
+
+    @property
+    def is_ready(self) -> bool:
+        """Are requests taken?"""
+        return self._thread.is_alive() and not self._closing
+
+    def close(self, seconds: float) -> None:
+        """Take no more requests, finish those that are there, and end after so many seconds in any case."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _free(self) -> int:
+        return self._slots.count - len(self._slots)
+
+    def _held_by(self, client: str) -> int:
+        return self._slots.clients()[client] + len(self._waiting.get(client, ()))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._slots or self._closing):
+                    self._changed.wait()
+                if self._closing and not (self._waiting or self._slots):
+                    return
+                admitted = list(self._admit())
+            for request in admitted:
+                self._slots.add_request(request)
+            self._slots.step()
+
+    def _admit(self) -> Iterator[Request]:
+        """The next requests, one client after the other for as long as there are slots."""
+        held, free = self._slots.clients(), self._free()
+        passed_over = 0
+        while free and passed_over < len(self._waiting):
+            client = next(iter(self._waiting))
+            queue = self._waiting.pop(client)
+            while queue and queue[0].cancelled:
+                queue.popleft()
+            if queue and (free > 1 or self._slots.count == 1 or not held[client]):
+                held[client] += 1
+                free -= 1
+                passed_over = 0
+                yield queue.popleft()
+            else:
+                passed_over += 1
+            if queue:
+                self._waiting[client] = queue  # at the end: the others come first

@@ -1,0 +1,236 @@
+"""From a checked request to texts that the engine writes, and from their steps to what is known of a finished one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.inference.answer import Answer
+from silo.inference.generate import GenerateOptions, Step, TokenScore, generate, score_tokens
+from silo.inference.predict import Predictor
+from silo.inference.session import Session
+from silo.inference.settings import parse_method
+from silo.server.access import Key, Permission
+from silo.server.attribution import Attribution, KeptAttribution
+from silo.server.config import Limits
+from silo.server.engine import END, Engine, Request
+from silo.server.metrics import Metrics
+from silo.server.models import ServedModel
+from silo.server.options import SiloOptions
+from silo.server.problems import Problem, naming
+from silo.store.policy import Policy
+
+_POLICY_PARAM = "silo.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request asks of every text, apart from how stores are read."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    echo: bool = False
+
+
+@dataclass(eq=False)
+class Text:
+    """One text to be written: a prompt, how it is continued, and whether the prompt itself is scored first."""
+
+    index: int
+    predictor: Predictor
+    prompt: NDArray[np.int64]
+    options: GenerateOptions | None
+    wanted: Wanted
+    ledger: bool
+    steps: list[Step] = field(default_factory=list)
+    shares: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.attribution = Attribution(self.predictor.stores)
+
+    def add(self, step: Step) -> None:
+        """Take a step that was written, and note whose it is."""
+        self.steps.append(step)
+        self.shares.append(self.attribution.token(step))
+
+    def run(self) -> Iterator[TokenScore | Step]:
+        """Every token of the prompt, where it is to be scored, and then those that are written."""
+        if self.wanted.echo and self.wanted.logprobs is not None:
+            scores = score_tokens(self.predictor, self.prompt, self.wanted.logprobs)
+            given_begin = len(self.prompt) and self.prompt[0] == self.predictor.tokenizer.begin
+            for at, item in enumerate(scores):
+                if at or given_begin:
+                    yield item
+        if self.options is not None:
+            yield from generate(self.predictor, self.prompt, self.options)
+
+    def finish(self) -> tuple[Answer, dict[str, Any], KeptAttribution]:
+        """The answer that the steps make, what is owed for it, and what is kept of that; the ledger notes it."""
+        answer = Session(self.predictor).collect("", self.steps, ledger=self.ledger and bool(self.steps))
+        owed = self.attribution.whole(answer) if self.steps else {}
+        return answer, owed, KeptAttribution.of(answer, self.predictor.stores)
+
+
+def plan_texts(
+    model: ServedModel,
+    prompts: Sequence[str | Sequence[int]],
+    wanted: Wanted,
+    given: Sequence[SiloOptions],
+    *,
+    caller: Key,
+    limits: Limits,
+) -> list[Text]:
+    """Check what is asked against what the caller may, and tokenise; `given` are options of headers and body."""
+    _check_limits(wanted, len(prompts), caller, limits)
+    options = _merge(given)
+    predictor = _predictor(model, options, [item.policy for item in given if item.policy], caller, limits)
+    guard = _guard(model, options, caller)
+    if options.neighbours and not caller.may(Permission.text):
+        raise Problem(403, "not-permitted", "this key may not see text of the stores", param="silo.neighbours")
+    if options.neighbours > limits.neighbours:
+        raise _too_much("silo.neighbours", limits.neighbours)
+    texts = []
+    for at, prompt in enumerate(prompts):
+        ids = _tokens(model, prompt, limits)
+        for choice in range(wanted.n):
+            settings = _generate_options(wanted, choice, guard, options.neighbours) if wanted.max_tokens else None
+            if settings is not None and settings.guard is not None:
+                with naming("silo.guard"):
+                    settings.guard.check(predictor.stores)
+            texts.append(Text(at * wanted.n + choice, predictor, ids, settings, wanted, options.ledger))
+    return texts
+
+
+def _generate_options(wanted: Wanted, choice: int, guard: int | None, neighbours: int) -> GenerateOptions:
+    options = GenerateOptions.of(
+        max_tokens=wanted.max_tokens,
+        temperature=wanted.temperature,
+        top_k=wanted.top_k,
+        top_p=wanted.top_p,
+        seed=None if wanted.seed is None else wanted.seed + choice,
+        stop=wanted.stop,
+        guard=guard,
+        neighbours=neighbours,
+    )
+    return replace(options, alternatives=wanted.logprobs or 0)
+
+
+def _check_limits(wanted: Wanted, prompts: int, caller: Key, limits: Limits) -> None:
+    if wanted.logprobs is not None and not caller.may(Permission.logprobs):
+        raise Problem(403, "not-permitted", "this key may not see log-probabilities", param="logprobs")
+    most = min(limits.max_tokens, caller.max_tokens or limits.max_tokens)
+    if wanted.max_tokens > most:
+        raise _too_much("max_tokens", most)
+    if not prompts:
+        raise Problem(400, "usage", "the list of prompts is empty", param="prompt")
+    if prompts * wanted.n > limits.texts:
+        raise _too_much("n" if wanted.n > 1 else "prompt", limits.texts)
+    if len(wanted.stop) > limits.stop or any(len(text) > 1000 for text in wanted.stop):
+        raise _too_much("stop", limits.stop)
+
+
+def _too_much(param: str, most: int) -> Problem:
+    return Problem(400, "too-much", f"{param} is at most {most:,} here", param=param)
+
+
+def _merge(given: Sequence[SiloOptions]) -> SiloOptions:
+    """Later options win, but the stricter guard does. Policies are narrowed elsewhere."""
+    values = {name: value for item in given for name, value in item.model_dump(exclude_unset=True).items()}
+    guards = [item.guard for item in given if item.guard is not None]
+    return SiloOptions(**{**values, "guard": min(guards, default=None)})
+
+
+def _predictor(
+    model: ServedModel, options: SiloOptions, policies: Sequence[str], caller: Key, limits: Limits
+) -> Predictor:
+    policy = Policy.parse(caller.policy)
+    with naming(_POLICY_PARAM):
+        for text in policies:
+            policy = policy.narrowed(Policy.parse(text))
+    with naming("silo.method"):
+        method = parse_method(options.method) if options.method else model.method
+    if options.k is not None and options.k > limits.k:
+        raise _too_much("silo.k", limits.k)
+    with naming("silo.settings"):
+        settings = model.settings(method, options.settings or "")
+        settings = settings.with_values(lam=options.lam, k=options.k, tau=options.tau, probes=options.probes)
+    with naming("silo.method"):
+        return model.predictor(method, settings, policy)
+
+
+def _guard(model: ServedModel, options: SiloOptions, caller: Key) -> int | None:
+    """The strictest of the server's, the key's and the request's."""
+    return min((tokens for tokens in (model.guard, caller.guard, options.guard) if tokens), default=None)
+
+
+def _tokens(model: ServedModel, prompt: str | Sequence[int], limits: Limits) -> NDArray[np.int64]:
+    tokenizer = model.language_model.tokenizer
+    if isinstance(prompt, str):
+        if len(prompt) > 64 * limits.prompt_tokens:
+            raise _too_long(limits)
+        ids = tokenizer.encode([prompt])[0].astype(np.int64)
+    else:
+        ids = np.array(prompt, dtype=np.int64)
+        if len(ids) and ids.max() >= tokenizer.vocabulary:
+            raise Problem(400, "usage", f"token ids are below {tokenizer.vocabulary}", param="prompt")
+    if len(ids) > limits.prompt_tokens:
+        raise _too_long(limits)
+    return ids
+
+
+def _too_long(limits: Limits) -> Problem:
+    return Problem(400, "too-much", f"a prompt has at most {limits.prompt_tokens:,} tokens here", param="prompt")
+
+
+class Batch:
+    """The texts of one HTTP request in the engine, seen from the event loop."""
+
+    def __init__(self, engine: Engine, texts: Sequence[Text], caller: Key, client: str, metrics: Metrics) -> None:
+        self._engine, self._metrics, self._texts = engine, metrics, texts
+        self._events: asyncio.Queue[tuple[Text, Any]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._requests = [Request(client, text.run, partial(self._deliver, text)) for text in texts]
+        engine.submit(self._requests, most=caller.texts or None)
+
+    def _deliver(self, text: Text, event: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (text, event))
+        except RuntimeError:  # the loop is gone, and with it whoever waited
+            return
+
+    async def events(self) -> AsyncIterator[tuple[Text, TokenScore | Step | None]]:
+        """Every step of every text as it comes, and None after the last one of each; an error ends them all."""
+        left = len(self._requests)
+        while left:
+            text, event = await self._events.get()
+            if event is END:
+                left -= 1
+                yield text, None
+            elif isinstance(event, Exception):
+                raise event
+            else:
+                if isinstance(event, Step):
+                    self._metrics.note_step(event)
+                    text.add(event)
+                yield text, event
+
+    def cancel(self) -> None:
+        """Nobody waits for the texts any more."""
+        for request in self._requests:
+            self._engine.cancel(request)
+
+    def abandon(self, error: Exception) -> None:
+        """End the events with an error."""
+        self._events.put_nowait((self._texts[0], error))

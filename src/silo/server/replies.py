@@ -1,0 +1,98 @@
+"""Steps in the shapes of OpenAI's answers: choices, log-probabilities and chunks, with silo's shares beside them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from silo.inference.generate import Step, TokenScore
+from silo.server.generation import Text
+from silo.server.models import ServedModel
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all parts of one answer have in common."""
+
+    kind: str
+    model: str
+    digest: str | None
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, kind: str, prefix: str, model: ServedModel) -> Envelope:
+        """For an answer that begins now."""
+        digest = model.digest() if model.stores else None
+        return cls(kind, model.name, digest, id=prefix + secrets.token_urlsafe(18))
+
+    def wrap(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """An answer, or a chunk of one."""
+        head = {"id": self.id, "object": self.kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": self.digest, "choices": choices, **more}
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One line of a stream."""
+    return b"data: " + json.dumps(content, ensure_ascii=False, allow_nan=False).encode() + b"\n\n"
+
+
+def usage_of(texts: Iterable[Text]) -> dict[str, int]:
+    """Tokens that were read and written; a prompt counts once, however many answers it gets."""
+    prompts = {id(text.prompt): len(text.prompt) for text in texts}
+    written = sum(step.token >= 0 for text in texts for step in text.steps)
+    read = sum(prompts.values())
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def token_text(text: Text, token: int, end: str) -> str:
+    """A token alone; one that is no whole character is named by its number."""
+    tokenizer = text.predictor.tokenizer
+    if token in (-1, tokenizer.begin):
+        return end
+    shown = tokenizer.decode(np.array([token], dtype=np.uint32))
+    return shown if "\N{REPLACEMENT CHARACTER}" not in shown else f"token_id:{token}"
+
+
+class CompletionLogprobs:
+    """The four lists of a completion's log-probabilities, and silo's shares as a fifth, as a text grows."""
+
+    def __init__(self, text: Text, end: str) -> None:
+        self._text, self._end = text, end
+        self._offset = self._written = 0
+
+    def add(self, items: Iterable[TokenScore | Step]) -> dict[str, Any]:
+        """The lists for some more tokens."""
+        lists: dict[str, Any] = {
+            name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset", "silo")
+        }
+        for item in items:
+            filtered = isinstance(item, Step) and item.finish == "content_filter"
+            shown = "" if filtered else token_text(self._text, item.token, self._end)
+            log = None if filtered else item.log_probability
+            lists["tokens"].append(shown)
+            lists["token_logprobs"].append(log)
+            lists["top_logprobs"].append(self._tops(item, shown, log))
+            lists["text_offset"].append(self._offset)
+            lists["silo"].append(self._shares() if isinstance(item, Step) else None)
+            self._offset += len(item.text if isinstance(item, Step) else "" if shown == self._end else shown)
+        return lists
+
+    def _shares(self) -> dict[str, Any]:
+        self._written += 1
+        return self._text.shares[self._written - 1]
+
+    def _tops(self, item: TokenScore | Step, shown: str, log: float | None) -> dict[str, float] | None:
+        """The likeliest tokens and the chosen one, by their texts; None where nothing was predicted."""
+        if log is None:
+            return None
+        tops = {token_text(self._text, token, self._end): value for token, value in reversed(item.alternatives)}
+        return {**tops, shown: log} if self._text.wanted.logprobs else {}

@@ -1,0 +1,389 @@
+"""Stores over HTTP: documents, erasure with receipts, credits and what an opt-out would cost.
+
+An owner's key sees and changes the documents of that owner alone; those of others are missing. Text of documents is
+shown to keys with that permission. What writes is a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from silo.errors import SiloError
+from silo.inference.generate import score_tokens
+from silo.inference.predict import Predictor
+from silo.progress import Advance
+from silo.recipe import SourceRecipe
+from silo.records import Document, Quarantined
+from silo.server.access import Key, Permission
+from silo.server.engine import END
+from silo.server.engine import Request as EngineRequest
+from silo.server.jobs import Job
+from silo.server.models import Catalogue
+from silo.server.options import Body
+from silo.server.problems import Problem, missing, naming
+from silo.server.service import Service, caller_of, client_of, service_of
+from silo.sources import read_documents
+from silo.store.erasure.receipt import check_receipt, parse_receipt, proves, read_receipt
+from silo.store.policy import Policy
+from silo.store.selector import Selector
+from silo.store.store import Store
+from silo.store.usage import Statement, statements
+
+_PAGE = 100
+_MOST_LISTED = 1000
+_MOST_DOCUMENTS = 10_000
+_ACCEPT_SECONDS = 10.0
+_BUSY_SECONDS = 120.0
+_FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
+
+Name = Annotated[str | None, Query(max_length=4096)]
+
+
+class SelectorBody(Body):
+    """Which documents: all conditions that are given must hold."""
+
+    document: str = Field("", max_length=4096)
+    owner: str = Field("", max_length=4096)
+    source: str = Field("", max_length=4096)
+    license: str = Field("", max_length=4096)
+    domain: str = Field("", max_length=4096)
+    query: str = Field("", max_length=100_000, description="text that the documents contain")
+
+
+class AddRequest(Body):
+    """Documents as records of a JSONL source: `id` and `text`, and what is known of their rights."""
+
+    store: str | None = None
+    documents: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_DOCUMENTS)
+
+
+class FindRequest(Body):
+    """A text that somebody looks for."""
+
+    store: str | None = None
+    text: str = Field(min_length=1)
+
+
+class EraseRequest(SelectorBody):
+    """What to erase; `dry_run` only lists it, `copies` also takes copies of the works by the same owner."""
+
+    store: str | None = None
+    dry_run: bool = False
+    copies: bool = False
+    may_return: bool = False
+
+
+class VerifyRequest(Body):
+    """A receipt; `document` and `salt` ask whether it speaks of a document, `store` says whose key is trusted."""
+
+    receipt: dict[str, Any]
+    store: str | None = None
+    document: str | None = Field(None, max_length=200)
+    salt: str | None = Field(None, max_length=200)
+
+
+class PriceRequest(SelectorBody):
+    """A text, and the documents without which it is scored again."""
+
+    model: str = Field(max_length=200)
+    text: str = Field(min_length=1)
+
+
+def list_stores(request: Request) -> dict[str, Any]:
+    """The stores of this server."""
+    stores = service_of(request).catalogue.stores.items()
+    return {"data": [{"store": name, "searches": list(store.config.searches)} for name, store in stores]}
+
+
+def show_stats(request: Request, store: Name = None) -> dict[str, Any]:
+    """Sizes and searches of a store."""
+    name, chosen = service_of(request).store(store)
+    return {"store": name, **chosen.stats()}
+
+
+def show_digest(request: Request, store: Name = None) -> dict[str, str]:
+    """One value for the whole content of a store."""
+    name, chosen = service_of(request).store(store)
+    return {"store": name, "digest": chosen.digest()}
+
+
+def list_documents(
+    request: Request,
+    store: Name = None,
+    owner: Name = None,
+    source: Name = None,
+    license: Name = None,
+    domain: Name = None,
+    after: Annotated[str, Query(max_length=32)] = "",
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _PAGE,
+) -> dict[str, Any]:
+    """Documents in the order of their ids, a page at a time: `after` is the last id of the page before."""
+    caller = caller_of(request)
+    _, chosen = service_of(request).store(store)
+    wanted = Selector(owner=owner or "", source=source or "", license=license or "", domain=domain or "")
+    selector = _own(wanted, caller)
+    found = (item for item in chosen.documents(selector if selector else None) if item.id > after)
+    page = list(islice(found, limit + 1))
+    rows = [_row(item) for item in page[:limit]]
+    return {"data": rows, "has_more": len(page) > limit, "last_id": rows[-1]["id"] if rows else None}
+
+
+def show_document(request: Request, document: str, store: Name = None) -> dict[str, Any]:
+    """One document by silo's id: its rights and evidence, and its text for keys that may see it."""
+    caller = caller_of(request)
+    _, chosen = service_of(request).store(store)
+    try:
+        selector = _own(Selector(document=f"id:{document}"), caller)
+    except SiloError:
+        raise missing("document") from None
+    found = next(iter(chosen.documents(selector)), None)
+    if found is None:
+        raise missing("document")
+    whole = found.as_json()
+    return whole if caller.may(Permission.text) else {name: whole[name] for name in whole if name != "text"}
+
+
+def find_text(request: Request, body: FindRequest) -> dict[str, Any]:
+    """Is my text in here? Documents that contain it, white space and case aside."""
+    caller = caller_of(request)
+    _, chosen = service_of(request).store(body.store)
+    found = chosen.documents(_own(Selector(query=body.text), caller))
+    rows = [_row(item) for item in islice(found, _PAGE + 1)]
+    return {"data": rows[:_PAGE], "has_more": len(rows) > _PAGE}
+
+
+async def add_documents(request: Request, body: AddRequest) -> Response:
+    """Put documents into a store: a job. Those of an owner's key are that owner's, whatever they say."""
+    caller, service = caller_of(request), service_of(request)
+    name, _ = service.store(body.store)
+    forced = {} if caller.sees_all_owners else {"owner": caller.owner, "source": f"owner:{caller.owner}"}
+    lines = b"".join(json.dumps({**item, **forced}).encode() + b"\n" for item in body.documents)
+    job = await run_in_threadpool(_create_job, service, "add", name, caller, {}, lines)
+    return JSONResponse(job.as_json(), status_code=202)
+
+
+async def erase_documents(request: Request, body: EraseRequest) -> Response:
+    """Erase documents exactly: a job, whose answer comes when nobody finds them any more or the erasure has failed."""
+    caller, service = caller_of(request), service_of(request)
+    name, store = service.store(body.store)
+    with naming("document"):
+        wanted = _selector(body)
+        if not wanted:
+            raise Problem(400, "usage", "say what to erase: a document, owner, source, licence, domain or query")
+        selector = _own(wanted, caller)
+    going = await run_in_threadpool(lambda: [_row(item) for item in store.documents(selector)])
+    if not going:
+        raise Problem(404, "nothing-selected", "no document is meant")
+    if body.dry_run:
+        return JSONResponse({"dry_run": True, "documents": going})
+    given = {"selector": asdict(selector), "copies": body.copies, "suppress": not body.may_return}
+    job = await run_in_threadpool(_create_job, service, "erase", name, caller, given)
+    end = time.monotonic() + _ACCEPT_SECONDS
+    while not job.is_over and job.stage != "accepted" and time.monotonic() < end:
+        job = await run_in_threadpool(service.jobs.wait, job, 0.5)
+    return JSONResponse(job.as_json(), status_code=202)
+
+
+def show_receipt(request: Request, receipt: str) -> Response:
+    """A receipt by the name that an erasure's job gives; an owner's are those of the owner's own erasures."""
+    caller, service = caller_of(request), service_of(request)
+    if not (caller.sees_all_owners or service.jobs.has_receipt(receipt, caller.owner)):
+        raise missing("receipt")
+    for store in service.catalogue.stores.values():
+        if receipt in {file.name for file in store.paths.receipts.glob("*.json")}:
+            return JSONResponse(read_receipt(store.paths.receipts / receipt))
+    raise missing("receipt")
+
+
+def verify_receipt(request: Request, body: VerifyRequest) -> dict[str, Any]:
+    """Is a receipt genuine, and what does it show? The key that is trusted is the store's own."""
+    _, store = service_of(request).store(body.store)
+    if (body.document is None) != (body.salt is None):
+        raise Problem(400, "usage", "document and salt belong together", param="salt")
+    with naming("receipt"):
+        content = parse_receipt(json.dumps(body.receipt).encode())
+        findings = check_receipt(content, key=store.paths.public_key.read_bytes(), log=store.paths.log)
+    if body.document is not None and body.salt is not None:
+        findings["document_proven"] = proves(content, body.document, body.salt)
+    return findings
+
+
+def show_credits(
+    request: Request,
+    store: Name = None,
+    begin: Annotated[datetime | None, Query(alias="from")] = None,
+    end: Annotated[datetime | None, Query(alias="to")] = None,
+    owner: Name = None,
+) -> dict[str, Any]:
+    """Who had which part of the requests of a period, from the store's ledger; an owner sees their own part."""
+    caller = caller_of(request)
+    _, chosen = service_of(request).store(store)
+    if chosen.unfinished:
+        raise chosen.unfinished
+    totals = statements(chosen.paths, _in_utc(begin), _in_utc(end))
+    wanted = owner if caller.sees_all_owners else caller.owner
+    owners = [asdict(item) for item in totals.owners if wanted is None or item.owner == wanted]
+    shown: dict[str, Any] = {"requests": totals.requests, "tokens": totals.tokens, "owners": owners}
+    if caller.sees_all_owners:
+        shown |= {"erased": _part(totals.erased), "language_model": _part(totals.language_model)}
+    return shown
+
+
+async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
+    """What some documents are worth for a text: its perplexity with them and without."""
+    caller, service = caller_of(request), service_of(request)
+    model = service.model(body.model)
+    with naming("document"):
+        wanted = _selector(body)
+        if not wanted:
+            raise Problem(400, "usage", "say which documents: a document, owner, source, licence, domain or query")
+        selector = _own(wanted, caller)
+    ids = await run_in_threadpool(lambda: [item.id for store in model.stores for item in store.documents(selector)])
+    if not ids:
+        raise Problem(404, "nothing-selected", "no document is meant")
+    policy = Policy.parse(caller.policy)
+    tokens = model.language_model.tokenizer.encode([body.text])[0]
+    if not 0 < len(tokens) <= service.limits.prompt_tokens:
+        raise Problem(400, "too-much", f"a text has at most {service.limits.prompt_tokens:,} tokens", param="text")
+    settings = model.settings(model.method)
+    narrower = policy.narrowed(Policy.of(without=ids))
+    with_them, without = (model.predictor(model.method, settings, item) for item in (policy, narrower))
+    figures = {
+        "with": await _perplexity(service, client_of(request), with_them, body.text),
+        "without": await _perplexity(service, client_of(request), without, body.text),
+    }
+    return {"documents": len(ids), "tokens": len(tokens), "perplexity": figures}
+
+
+async def _perplexity(service: Service, client: str, predictor: Predictor, text: str) -> float:
+    """Scored in the engine, taking turns with the texts of others."""
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def steps() -> Iterator[float]:
+        return (item.log_probability or 0.0 for item in score_tokens(predictor, text))
+
+    def deliver(item: Any) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, item)
+
+    request = EngineRequest(client, steps, deliver)
+    service.engine.submit([request])
+    logs: list[float] = []
+    try:
+        while (event := await events.get()) is not END:
+            if isinstance(event, Exception):
+                raise event
+            logs.append(event)
+    finally:
+        service.engine.cancel(request)
+    return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
+
+
+def _create_job(
+    service: Service, kind: str, store: str, caller: Key, given: Mapping[str, Any], lines: bytes = b""
+) -> Job:
+    return service.jobs.create(kind, store, caller=caller.id, owner=caller.owner, given=given, lines=lines)
+
+
+def _selector(body: SelectorBody) -> Selector:
+    return Selector(**{name: getattr(body, name) for name in SelectorBody.model_fields})
+
+
+def _own(selector: Selector, caller: Key) -> Selector:
+    """What is meant of the caller's documents."""
+    if caller.sees_all_owners:
+        return selector
+    if selector.owner not in ("", caller.owner):
+        raise Problem(404, "nothing-selected", "no document is meant")
+    return replace(selector, owner=caller.owner)
+
+
+def _row(document: Document) -> dict[str, Any]:
+    plain = {name: getattr(document, name) for name in _FIELDS}
+    return {**plain, "tier": str(document.tier), "characters": len(document.text)}
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _part(statement: Statement) -> dict[str, Any]:
+    return {name: value for name, value in asdict(statement).items() if name != "owner"}
+
+
+class Worker:
+    """Carries out the jobs that write to stores; waits for other processes that are writing there."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def run(self, job: Job, documents: Path, advance: Advance) -> dict[str, Any]:
+        """The result of a job."""
+        store = self._catalogue.stores.get(job.store)
+        if store is None:
+            raise SiloError("input-missing", f"the store {job.store} is not served any more")
+        if job.kind == "add":
+            self._catalogue.let_add(store)
+        end = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return _add(store, documents, advance) if job.kind == "add" else _erase(store, job, advance)
+            except SiloError as error:
+                if error.code != "busy" or time.monotonic() > end:
+                    raise
+            time.sleep(0.2)
+
+
+def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
+    if not documents.is_file():
+        raise SiloError("input-missing", "the documents of this job are lost", "send them again")
+    unread: list[Quarantined] = []
+    source = SourceRecipe("jsonl", (str(documents),), name="http")
+    done = store.add(read_documents(source, documents.parent, unread), advance=advance)
+    return {
+        "read": done.read + len(unread),
+        "added": done.added,
+        "unchanged": done.unchanged,
+        "rejected": done.refused,
+        "quarantined": [{"where": item.where.rpartition(":")[2], "code": item.code} for item in unread],
+        "rejected_documents": [{"id": item.id, "reason": item.reason, "detail": item.detail} for item in done.refusals],
+        "digest": store.digest(),
+    }
+
+
+def _erase(store: Store, job: Job, advance: Advance) -> dict[str, Any]:
+    given = job.input
+    done = store.erase(
+        Selector(**given["selector"]),
+        suppress=given["suppress"],
+        copies=given["copies"],
+        accepted=lambda: advance("accepted", 0, 1),
+    )
+    if not done.documents and not job.resumed:
+        raise SiloError("nothing-selected", "the documents are not there any more")
+    others = [copy.as_json() for copy in done.copies] if not job.owner else []
+    return {
+        "documents": list(done.documents),
+        "accepted_ms": done.accepted_ms,
+        "done_ms": done.done_ms,
+        "receipt": done.receipt.name if done.receipt else None,
+        "failed_checks": list(done.failed_checks),
+        "not_checked": list(done.unmade_checks),
+        "copies": others,
+        "salts": done.salts,
+        "digest": store.digest(),
+    }

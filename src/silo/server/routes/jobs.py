@@ -1,0 +1,35 @@
+"""Long work and how far it is: one look, or a stream until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from silo.server.jobs import Job
+from silo.server.problems import missing
+from silo.server.replies import DONE, event
+from silo.server.service import caller_of, service_of
+
+_LOOK_SECONDS = 5.0
+
+
+async def show_job(request: Request, job: str) -> Response:
+    """A job as it is now; as server-sent events until it is over for whoever accepts `text/event-stream`."""
+    known, caller = service_of(request).jobs.find(job), caller_of(request)
+    if known is None or not (caller.sees_all_owners or known.caller == caller.id):
+        raise missing("job")
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return StreamingResponse(_events(request, known), media_type="text/event-stream")
+    return JSONResponse(known.as_json())
+
+
+async def _events(request: Request, job: Job) -> AsyncIterator[bytes]:
+    jobs = service_of(request).jobs
+    yield event(job.as_json())
+    while not job.is_over and not await request.is_disconnected():
+        job = await run_in_threadpool(jobs.wait, job, _LOOK_SECONDS)
+        yield event(job.as_json())
+    yield DONE

@@ -1,0 +1,184 @@
+"""Stores over HTTP: owners see and erase what is theirs, jobs survive, and a change takes effect at the next token."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from silo.pairing import open_store
+from silo.server.access import create_key
+from silo.server.app import build_app
+from silo.server.config import ModelRecipe, ServerRecipe
+from silo.server.jobs import Job, Jobs
+from silo.store.selector import Selector
+from tests.inference.world import TEXTS
+from tests.server.conftest import LIMITS, Served, make_place
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of its own, whose store these tests change, in this process."""
+    place = make_place(tmp_path_factory.mktemp("own"))
+    file = place / "keys.json"
+    keys = {
+        "operator": create_key(file, roles=["operator"])[1],
+        "fox": create_key(file, roles=["owner"], owner="f")[1],
+        "dog": create_key(file, roles=["owner"], owner="d", permissions=["text"])[1],
+        "reader": create_key(file, roles=["reader"])[1],
+    }
+    model = ModelRecipe(str(place / "model"), (str(place / "store"),))
+    app = build_app(ServerRecipe({"tiny": model}, keys=str(file), home=str(place / "home"), limits=LIMITS))
+    with TestClient(app, base_url="http://127.0.0.1"):
+        yield Served("", place, app, keys)
+
+
+def finished(own: Served, job: dict[str, Any], role: str) -> dict[str, Any]:
+    end = time.monotonic() + 60
+    while job["state"] not in ("done", "failed") and time.monotonic() < end:
+        time.sleep(0.05)
+        job = own.client(role).get(f"/v1/silo/jobs/{job['id']}").json()
+    return job
+
+
+def test_an_owner_sees_their_own_documents_and_nothing_else(own: Served) -> None:
+    everything = own.client().get("/v1/silo/documents", params={"limit": 2}).json()
+    assert everything["has_more"]
+    rest = own.client().get("/v1/silo/documents", params={"after": everything["last_id"]}).json()
+    ids = {item["external_id"]: item["id"] for item in everything["data"] + rest["data"]}
+    assert set(ids) == set(TEXTS)
+    mine = own.client("fox").get("/v1/silo/documents").json()["data"]
+    assert [item["external_id"] for item in mine] == ["fox"]
+    assert own.client("fox").get("/v1/silo/documents", params={"owner": "d"}).status_code == 404
+    for wrong in (ids["dog"], "0" * 32, "not-an-id", "id:" + ids["fox"]):
+        assert own.client("fox").get(f"/v1/silo/documents/{wrong}").status_code == 404
+    assert "text" not in own.client("fox").get(f"/v1/silo/documents/{ids['fox']}").json()
+    assert own.client("dog").get(f"/v1/silo/documents/{ids['dog']}").json()["text"] == TEXTS["dog"]
+
+
+def test_is_my_text_in_here(own: Served) -> None:
+    text = {"text": "THE QUICK  brown fox"}
+    assert {item["owner"] for item in own.client().post("/v1/silo/documents/find", json=text).json()["data"]} == {
+        "f",
+        "d",
+    }
+    assert [item["owner"] for item in own.client("dog").post("/v1/silo/documents/find", json=text).json()["data"]] == [
+        "d"
+    ]
+
+
+def test_what_an_opt_out_would_cost(own: Served) -> None:
+    asked = {"model": "tiny", "text": TEXTS["fox"], "owner": "f"}
+    price = own.client("fox").post("/v1/silo/opt-out-price", json=asked).json()
+    assert price["perplexity"]["with"] < price["perplexity"]["without"]
+    assert own.client("dog").post("/v1/silo/opt-out-price", json=asked).status_code == 404
+
+
+def test_documents_are_added_and_erased_with_a_receipt(own: Served) -> None:
+    record = {"id": "new", "text": "A zebra walks over the plain and over the hill.", "license": "MIT", "owner": "d"}
+    job = own.client("fox").post("/v1/silo/documents", json={"documents": [record, {"id": "broken"}]}).json()
+    done = finished(own, job, "fox")
+    assert done["result"]["added"] == 1
+    assert len(done["result"]["quarantined"]) == 1
+    assert own.client("dog").get(f"/v1/silo/jobs/{job['id']}").status_code == 404
+    mine = own.client("fox").get("/v1/silo/documents").json()["data"]
+    assert {item["external_id"] for item in mine} == {"fox", "new"}
+
+    request = {"query": "A zebra walks"}
+    listed = own.client("fox").post("/v1/silo/erase", json={**request, "dry_run": True}).json()
+    assert [item["external_id"] for item in listed["documents"]] == ["new"]
+    assert own.client("dog").post("/v1/silo/erase", json=request).status_code == 404
+    accepted = own.client("fox").post("/v1/silo/erase", json=request)
+    assert accepted.status_code == 202
+    assert not own.client().post("/v1/silo/documents/find", json={"text": "A zebra walks"}).json()["data"]
+    erased = finished(own, accepted.json(), "fox")["result"]
+    receipt = own.client("fox").get(f"/v1/silo/receipts/{erased['receipt']}").json()
+    assert own.client("dog").get(f"/v1/silo/receipts/{erased['receipt']}").status_code == 404
+    assert own.client("fox").get("/v1/silo/receipts/..%2Flog.jsonl").status_code == 404
+    ((document, salt),) = erased["salts"].items()
+    asked = {"receipt": receipt, "document": document, "salt": salt}
+    assert own.client("dog").post("/v1/silo/receipts/verify", json=asked).json()["document_proven"]
+    forged = own.client("dog").post("/v1/silo/receipts/verify", json={"receipt": {**receipt, "store": "x"}})
+    assert forged.json()["error"]["param"] == "receipt"
+    kept = json.loads((own.place / "home" / "jobs" / f"{accepted.json()['id']}.json").read_text())
+    assert document not in json.dumps(kept)
+    assert not list((own.place / "home" / "jobs").glob("*.jsonl"))
+
+
+def test_a_job_tells_how_far_it_is_until_it_is_over(own: Served) -> None:
+    record = {"id": "again", "text": "The plain and the hill are wide.", "license": "MIT"}
+    job = own.client().post("/v1/silo/documents", json={"documents": [record]}).json()
+    with own.client().stream("GET", f"/v1/silo/jobs/{job['id']}", headers={"accept": "text/event-stream"}) as stream:
+        lines = [line for line in stream.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2].removeprefix("data: "))["state"] == "done"
+    assert finished(own, own.client().post("/v1/silo/erase", json={"document": "again"}).json(), "operator")["result"]
+
+
+def test_credits_of_requests_that_were_noted(own: Served) -> None:
+    request = {"model": "tiny", "prompt": "The quick brown", "max_tokens": 5, "temperature": 0}
+    request |= {"silo": {"ledger": True}}
+    assert own.client("reader").post("/v1/completions", json=request).status_code == 200
+    everything = own.client().get("/v1/silo/credits").json()
+    assert everything["requests"] == 1
+    assert {item["owner"] for item in everything["owners"]} >= {"f"}
+    mine = own.client("fox").get("/v1/silo/credits").json()
+    assert [item["owner"] for item in mine["owners"]] == ["f"]
+    assert "language_model" not in mine
+    later = own.client("fox").get("/v1/silo/credits", params={"from": "2999-01-01T00:00:00"}).json()
+    assert later["requests"] == 0
+
+
+def test_an_erasure_by_another_process_takes_effect_at_the_next_token(own: Served) -> None:
+    client, store = own.client("reader"), open_store(own.place / "store")
+    request = {"model": "tiny", "prompt": "The quick brown fox", "max_tokens": 64, "temperature": 0, "stream": True}
+    request |= {"silo": {"method": "ngram"}}
+    before = store.digest()
+    answer = client.post("/v1/completions", json={**request, "stream": False}).json()
+    assert "f" in {item["owner"] for item in answer["choices"][0]["silo"]["documents"]}
+    assert answer["system_fingerprint"] == before
+    store.erase(Selector(owner="f"))
+    after = client.post("/v1/completions", json={**request, "stream": False}).json()
+    assert "f" not in {item["owner"] for item in after["choices"][0]["silo"]["documents"]}
+    assert after["system_fingerprint"] == store.digest() != before
+    kept = client.get(f"/v1/silo/attributions/{answer['id']}").json()["choices"][0]
+    assert kept["erased_share"] > 0
+    store.close()
+
+
+def test_stats_and_digest(own: Served) -> None:
+    stats = own.client().get("/v1/silo/stats").json()
+    assert stats["store"] == "store"
+    assert own.client("reader").get("/v1/silo/digest").json()["digest"] == stats["digest"]
+    assert own.client().get("/v1/silo/digest", params={"store": "other"}).status_code == 404
+
+
+def _unfinished(folder: Path, jobs: Jobs, lines: bytes) -> Job:
+    """A job as a server that was killed leaves it."""
+    job = Job("1" * 24, "add", "store", "caller", "", {}, state="running")
+    folder.mkdir()
+    (folder / f"{job.id}.json").write_text(json.dumps(job.as_json() | {"caller": "caller", "owner": ""}))
+    if lines:
+        (folder / f"{job.id}.jsonl").write_bytes(lines)
+    return job
+
+
+@pytest.mark.parametrize("lines", [b"{}\n", b""])
+def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines: bytes) -> None:
+    def work(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
+        advance("read", 1, 2)
+        return {"read": documents.read_bytes().decode()}
+
+    jobs = Jobs(tmp_path / "jobs", work)
+    job = _unfinished(tmp_path / "jobs", jobs, lines)
+    jobs.start()
+    while not (now := jobs.wait(job, 10)).is_over:
+        job = now
+    jobs.close()
+    assert now.resumed
+    assert (now.state, now.result) == (("done", {"read": "{}\n"}) if lines else ("failed", None))
