@@ -696,10 +696,18 @@ class Store:
         erased = Erased(pending.documents, accepted, _milliseconds(begin), receipt, salts, checks=checks)
         return erased, change.written_bytes
 
-    def erase(self, selector: Selector, *, suppress: bool = True, copies: bool = False) -> Erased:
+    def erase(
+        self,
+        selector: Selector,
+        *,
+        suppress: bool = True,
+        copies: bool = False,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> Erased:
         """Erase documents exactly, with a receipt; `suppress` keeps them from being added again.
 
-        With `copies`, copies of the works that the same owner holds go too, and those of others are listed.
+        With `copies`, copies of the works that the same owner holds go too, and those of others are listed. `accepted`
+        is called when nobody finds the documents any more, and what is left to do survives a crash.
         """
         if not selector:
             raise SiloError("usage", "say what to erase: a document, owner, source, licence, domain or query")
@@ -707,21 +715,30 @@ class Store:
         with self.writing():
             with self.reading() as view:
                 ids, listed = choose_documents(view, selector, copies=copies)
-            return self._erase(ids, listed, begin, suppress=suppress)
+            return self._erase(ids, listed, begin, suppress=suppress, accepted=accepted)
 
-    def _erase(self, ids: Sequence[str], listed: tuple[Copy, ...], begin: float, *, suppress: bool) -> Erased:
+    def _erase(
+        self,
+        ids: Sequence[str],
+        listed: tuple[Copy, ...],
+        begin: float,
+        *,
+        suppress: bool,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> Erased:
         """Accept an erasure and carry it out."""
         if not ids:
             return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
         accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
         self.refresh()
-        accepted = _milliseconds(begin)
+        accepted_ms = _milliseconds(begin)
+        accepted()
         try:
             receipt, salts, checks = self._finish_erasure()
         except SiloError as error:
             hint = "nobody finds its documents any more, and the next command that can write there finishes it"
             raise SiloError(error.code, f"the erasure is accepted and not done: {error.message}", hint) from error
-        return Erased(tuple(ids), accepted, _milliseconds(begin), receipt, salts, listed, checks)
+        return Erased(tuple(ids), accepted_ms, _milliseconds(begin), receipt, salts, listed, checks)
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
         """Carry out an erasure or a replacement that was accepted, from wherever it was cut off.
