@@ -1,4 +1,4 @@
-"""One server for all tests of this package: a tiny model, a store, and keys of every role."""
+"""One server for all tests of this package: a tiny model that chats, a store, and keys of every role."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from silo.server.app import build_app
 from silo.server.config import Limits, ModelRecipe, ServerRecipe
 from tests.inference.world import make_model, make_store
 
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 KEYS = {
     "reader": {"roles": ["reader"], "permissions": ["logprobs"]},
     "plain": {"roles": ["reader"], "policy": 'owner != "f"', "max_tokens": 8, "guard": 12},
@@ -42,7 +46,9 @@ class Served:
 
 
 def make_place(root: Path) -> Path:
-    """A folder with a model and a store."""
+    """A folder with a model that was taught to chat, and a store."""
+    (root / "tokenizer").mkdir()
+    (root / "tokenizer" / "chat_template.jinja").write_text(TEMPLATE)
     model = make_model(root)
     make_store(root / "store", model).close()
     return root

@@ -34,7 +34,7 @@ from silo.server.jobs import Jobs
 from silo.server.metrics import Metrics
 from silo.server.models import Catalogue
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
-from silo.server.routes import completions, documents, jobs, system, tokens
+from silo.server.routes import chat, completions, documents, jobs, system, tokens
 from silo.server.service import Service, service_of
 from silo.text.strict_json import parse_object
 
@@ -67,6 +67,7 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/models", system.list_models, ANY_KEY),
     Endpoint("GET", "/v1/models/{name}", system.show_model, ANY_KEY),
     Endpoint("POST", "/v1/completions", completions.create_completion, READER),
+    Endpoint("POST", "/v1/chat/completions", chat.create_chat, READER),
     Endpoint("POST", "/tokenize", tokens.tokenize, READER),
     Endpoint("POST", "/detokenize", tokens.detokenize, READER),
     Endpoint("GET", "/tokenizer_info", tokens.tokenizer_info, READER),

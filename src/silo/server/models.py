@@ -17,6 +17,7 @@ from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.store.policy import Policy
 from silo.store.store import Store
+from silo.text.chat import ChatFormat
 
 
 class ServedModel:
@@ -61,6 +62,11 @@ class ServedModel:
     def end(self) -> str:
         """The text of the token that begins and ends every text."""
         return begin_text(self._every.opened.root)
+
+    @cached_property
+    def chat(self) -> ChatFormat | None:
+        """How the model wants conversations; None if it was not taught to chat."""
+        return ChatFormat.open(self._every.opened.root, self._every.tokenizer)
 
     @property
     def language_model(self) -> Predictor:

@@ -96,3 +96,19 @@ class CompletionLogprobs:
             return None
         tops = {token_text(self._text, token, self._end): value for token, value in reversed(item.alternatives)}
         return {**tops, shown: log} if self._text.wanted.logprobs else {}
+
+
+def chat_logprob(text: Text, number: int, end: str) -> dict[str, Any]:
+    """One step of a chat: its log-probability, the likeliest ones, and whose it is."""
+    step = text.steps[number]
+    return {
+        **_chat_token(text, step.token, step.log_probability, end),
+        "top_logprobs": [_chat_token(text, token, log, end) for token, log in step.alternatives],
+        "silo": text.shares[number],
+    }
+
+
+def _chat_token(text: Text, token: int, log: float, end: str) -> dict[str, Any]:
+    shown = token_text(text, token, end)
+    whole = not shown.startswith("token_id:")
+    return {"token": shown, "logprob": log, "bytes": list(shown.encode()) if whole else None}

@@ -48,7 +48,7 @@ class ChatFormat:
 
     def __init__(self, tokenizer: Tokenizer, template: str, names: Mapping[str, str], where: Path) -> None:
         self._tokenizer = tokenizer
-        self._source = template
+        self.source = template
         self._names = names
         self._where = where
 
@@ -101,7 +101,7 @@ class ChatFormat:
         place = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         place.globals["raise_exception"] = fail
         try:
-            return place.from_string(self._source)
+            return place.from_string(self.source)
         except (TemplateError, RecursionError) as error:
             raise _refuse(self._where, str(error)) from None
 

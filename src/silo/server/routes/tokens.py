@@ -52,7 +52,7 @@ def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]
     names = {
         "eos_token": served.end,
         "bos_token": served.end,
-        "chat_template": None,
+        "chat_template": None if served.chat is None else served.chat.source,
     }
     return {"tokenizer_class": "PreTrainedTokenizerFast", **names, "name_or_path": served.name}
 
