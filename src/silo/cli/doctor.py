@@ -16,15 +16,18 @@ from silo.cli import show
 from silo.cli.arguments.config import FILE, KEYS, resolve, statements
 from silo.errors import SiloError
 
-_NEEDED = (
+NEEDED = (
     "accelerate",
+    "cryptography",
     "faiss-cpu",
+    "gguf",
     "license-expression",
     "matplotlib",
     "numba",
     "numpy",
     "packaging",
     "pyarrow",
+    "pydivsufsort",
     "rich",
     "safetensors",
     "tokenizers",
@@ -99,7 +102,7 @@ def _shown(value: Any) -> str:
 
 def examine() -> dict[str, Any]:
     """Facts about the machine and the packages; `complete` is false if a needed package is missing."""
-    needed = [_package(name, "silo itself", "pip install silo-lm") for name in _NEEDED]
+    needed = [_package(name, "silo itself", "pip install silo-lm") for name in NEEDED]
     extras = [_package(name, use, f"pip install 'silo-lm[{extra}]'") for extra, (name, use) in _EXTRAS.items()]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
