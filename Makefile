@@ -8,9 +8,11 @@ STAMP := .venv/.installed
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-setup: $(STAMP) ## make the virtual environment, nothing else
+setup: $(STAMP) ## make the virtual environment .venv (about 2 GB, most of it torch), nothing else
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "setup: silo as it stands here, its packages and the tools of the tests go into .venv: about 2 GB, most of it torch"
+	@echo "       (more where pip takes a build of torch for GPUs). Packages are all that is downloaded; remove .venv to undo it."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub,serve]'
 	touch $@

@@ -24,6 +24,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 NOT_RUN = {
     "make demo": "takes minutes; tests/journeys/test_demo.py runs its stages on small text",
     "make test": "runs this test",
+    "pip install": "installs; tests/test_package.py compares what a wheel holds with the tree",
+    "python -m build": "builds and installs; tests/test_package.py does so as far as it is quick",
     "silo corpus build recipes/shared-data.toml": "reads the experiments' data, which is not part of the repository",
     "silo experiment": "trains and measures for hours; tests/experiments runs them on small text",
     "python benchmarks/": "measurements take minutes to hours",

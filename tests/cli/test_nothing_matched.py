@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from silo.cli import main
+from silo.cli import main, show
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.store.usage import Share, Usage, append_usage
@@ -95,3 +96,22 @@ def test_corpus_verbs_name_what_they_do_not_find(tmp_path: Path, capsys: pytest.
     ):
         assert main(["corpus", *command]) == status
         assert hint in capsys.readouterr().err
+
+
+def test_lists_and_statements_as_csv(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "list", path, "--csv", str(tmp_path / "documents.csv")]) == 0
+    header, *rows = csv.reader((tmp_path / "documents.csv").read_text(encoding="utf-8").splitlines())
+    assert header[:4] == ["id", "external_id", "source", "owner"]
+    assert {(row[1], row[3]) for row in rows} == {("report", "Corp"), ("diary", "Ann")}
+    assert capsys.readouterr().out == ""
+    assert main(["credits", path, "--csv", "-"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["owner,requests,documents,tokens,share", "Corp,1,1,1.0,0.1"]
+    assert main(["store", "list", path, "--csv", str(tmp_path / "none" / "x.csv")]) == 3
+    assert main(["store", "list", path, "--owner", "corp", "--csv", "-"]) == 3
+    assert capsys.readouterr().out.count("\n") == 1, "the header alone"
+
+
+def test_a_spreadsheet_computes_nothing_of_a_name(tmp_path: Path) -> None:
+    show.write_csv(str(tmp_path / "x.csv"), ("name", "n"), [["=1+1", -2], ["a\x1b[31m,\n", 3.5]])
+    assert (tmp_path / "x.csv").read_text() == 'name,n\n\'=1+1,-2\n"a\\x1b[31m,\\x0a",3.5\n'

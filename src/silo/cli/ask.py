@@ -41,6 +41,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
+    show.add_device(parser)
 
 
 def _open(arguments: argparse.Namespace) -> Asker:
@@ -49,7 +50,8 @@ def _open(arguments: argparse.Namespace) -> Asker:
     if arguments.max_tokens < 1:
         raise SiloError("usage", "--max-tokens is at least 1")
     more = {"excerpts": arguments.excerpts} if arguments.excerpts is not None else {}
-    return Asker.open([arguments.path, *arguments.store], arguments.model, policy=arguments.policy, threads=1, **more)
+    stores, threads = [arguments.path, *arguments.store], arguments.threads or 1
+    return Asker.open(stores, arguments.model, policy=arguments.policy, threads=threads, **more)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LISTED = 15
 """Rows of a long table that are shown to people; --json has all of them."""
+_OVERVIEW = ("domain", "tier", "sources", "licences", "documents", "tokens")
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -110,6 +111,7 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="DIR", help="a corpus")
     parser.add_argument("--reference", metavar="NAME|DIR|FILE", help="pile, another corpus, or {group: tokens}")
     parser.add_argument("--plot", metavar="FILE", help="write the shares as PNG or SVG")
+    show.add_csv(parser)
     parser.set_defaults(run=_stats)
 
 
@@ -117,6 +119,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     from silo.corpus.corpus import Corpus
     from silo.corpus.report.stats import corpus_stats, load_reference
 
+    show.require_output(arguments.csv)
     reference = load_reference(arguments.reference) if arguments.reference else None
     corpus = Corpus.open(Path(arguments.corpus))
     stats = corpus_stats(corpus, reference=reference)
@@ -124,7 +127,9 @@ def _stats(arguments: argparse.Namespace) -> int:
         from silo.corpus.report.plots import plot_distribution
 
         plot_distribution(stats, Path(arguments.plot))
-    if arguments.json:
+    if arguments.csv:
+        show.write_csv(arguments.csv, _OVERVIEW, _overview(stats.as_json()))
+    elif arguments.json:
         show.print_json({**stats.as_json(), "opted_out": len(corpus.opted_out())})
     else:
         _show_stats(stats.as_json())
@@ -135,19 +140,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 
 def _show_stats(stats: dict[str, Any]) -> None:
     totals = stats["totals"]
-    overview = [
-        [
-            row["group"],
-            row["tier"],
-            ", ".join(row["sources"]),
-            ", ".join(row["licenses"]),
-            row["documents"],
-            row["tokens"],
-        ]
-        for row in stats["overview"]
-    ]
-    columns = ("domain", "tier", "sources", "licences", "documents", "tokens")
-    show.table(f"{totals['documents']:,} documents, {totals['tokens']:,} tokens", columns, overview)
+    show.table(f"{totals['documents']:,} documents, {totals['tokens']:,} tokens", _OVERVIEW, _overview(stats))
     sets = list(stats["weights"])
     names = [*sets, *([stats["reference"]] if stats["reference"] else [])]
     shares = [
@@ -160,6 +153,20 @@ def _show_stats(stats: dict[str, Any]) -> None:
         show.table(title, (column, "documents", "bytes", "tokens"), rows[:_LISTED])
     raised = {name: [d for d, weight in row.items() if weight != 1] for name, row in stats["weights"].items()}
     show.table("domains seen more often", ("training set", "domains"), [[k, ", ".join(v)] for k, v in raised.items()])
+
+
+def _overview(stats: dict[str, Any]) -> list[list[Any]]:
+    return [
+        [
+            row["group"],
+            row["tier"],
+            ", ".join(row["sources"]),
+            ", ".join(row["licenses"]),
+            row["documents"],
+            row["tokens"],
+        ]
+        for row in stats["overview"]
+    ]
 
 
 def _amounts(row: dict[str, Any], sets: list[str]) -> list[dict[str, Any]]:

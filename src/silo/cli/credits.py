@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from silo.store.usage import Statement, Statements
 
 
+_COLUMNS = ("owner", "requests", "documents", "tokens", "share")
+
+
 def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     """Add `silo credits`."""
     parser = nouns.add_parser("credits", parents=[common], help="statements of a store's owners for a period")
@@ -23,6 +26,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="begin", metavar="DATE", help="requests since then: 2026-01-01, UTC, or a time")
     parser.add_argument("--to", dest="end", metavar="DATE", help="requests before then, that day or time not included")
     parser.add_argument("--owner", metavar="X", help="the statement of this owner alone")
+    show.add_csv(parser)
     parser.set_defaults(run=_run)
 
 
@@ -34,13 +38,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if begin and end and begin >= end:
         raise SiloError("usage", "the period is empty: --to is not included and must be later than --from")
     path = Path(arguments.path)
+    show.require_output(arguments.csv)
     _settle(StorePaths(path))
     totals = statements(StorePaths(path), begin, end)
     status = 0
     if arguments.owner is not None:
         status = _require_owner(path, arguments.owner)
         totals = replace(totals, owners=tuple(item for item in totals.owners if item.owner == arguments.owner))
-    if arguments.json:
+    if arguments.csv:
+        _write(arguments.csv, totals, whole=arguments.owner is None)
+    elif arguments.json:
         period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
         show.print_json({**period, **_as_json(totals)})
     elif not status:
@@ -110,7 +117,14 @@ def _show(title: str, totals: Statements, *, whole: bool) -> None:
     if whole:
         rows.append(_row("(erased documents)", totals.erased))
         rows.append(_row("(language model and other stores)", totals.language_model))
-    show.table(title, ("owner", "requests", "documents", "tokens", "share"), rows)
+    show.table(title, _COLUMNS, rows)
+
+
+def _write(name: str, totals: Statements, *, whole: bool) -> None:
+    nobody = [("(erased documents)", totals.erased), ("(language model and other stores)", totals.language_model)]
+    items = [*((item.owner, item) for item in totals.owners), *(nobody if whole else [])]
+    rows = [[owner, item.requests, item.documents, item.tokens, item.share] for owner, item in items]
+    show.write_csv(name, _COLUMNS, rows)
 
 
 def _row(name: str, item: Statement) -> list[Any]:

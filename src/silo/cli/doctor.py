@@ -16,15 +16,19 @@ from silo.cli import show
 from silo.cli.arguments.config import FILE, KEYS, resolve, statements
 from silo.errors import SiloError
 
-_NEEDED = (
+NEEDED = (
     "accelerate",
+    "cryptography",
     "faiss-cpu",
+    "gguf",
+    "jinja2",
     "license-expression",
     "matplotlib",
     "numba",
     "numpy",
     "packaging",
     "pyarrow",
+    "pydivsufsort",
     "rich",
     "safetensors",
     "tokenizers",
@@ -32,10 +36,11 @@ _NEEDED = (
     "transformers",
     "zstandard",
 )
-_EXTRAS = {
+EXTRAS = {
     "docs": ("pypdfium2", "PDF files in folders"),
     "warc": ("fastwarc", "WARC archives as a source"),
     "hub": ("huggingface_hub", "Hugging Face hub data sets as a source"),
+    "serve": ("fastapi", "silo serve"),
 }
 
 
@@ -99,8 +104,8 @@ def _shown(value: Any) -> str:
 
 def examine() -> dict[str, Any]:
     """Facts about the machine and the packages; `complete` is false if a needed package is missing."""
-    needed = [_package(name, "silo itself", "pip install silo-lm") for name in _NEEDED]
-    extras = [_package(name, use, f"pip install 'silo-lm[{extra}]'") for extra, (name, use) in _EXTRAS.items()]
+    needed = [_package(name, "silo itself", "pip install silo-lm") for name in NEEDED]
+    extras = [_package(name, use, f"pip install 'silo-lm[{extra}]'") for extra, (name, use) in EXTRAS.items()]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "complete": all(row["version"] for row in needed),

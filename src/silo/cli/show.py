@@ -35,6 +35,8 @@ SELECTORS = {
 }
 """What names documents of a store or a corpus."""
 
+_FORMULA = ("=", "+", "-", "@")
+
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: commands to a terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufeff\uffa0"  # nothing is seen of them
@@ -95,6 +97,33 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.3g}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def add_csv(parser: argparse.ArgumentParser) -> None:
+    """The option of commands whose result is a list."""
+    parser.add_argument("--csv", metavar="FILE", help="write the whole table here as CSV; - for standard output")
+
+
+def write_csv(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for spreadsheets; text that begins like a formula is led by an apostrophe, so that none computes it."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_plain(value) for value in row] for row in rows)
+    if name == "-":
+        print(text.getvalue(), end="")
+    else:
+        Path(name).write_text(text.getvalue(), encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    shown = visible(value)
+    return f"'{shown}" if shown[:1] in _FORMULA else shown
 
 
 def say(message: str, *, quiet: bool = False) -> None:
@@ -177,6 +206,12 @@ def output_file(name: str | None) -> Path | None:
 
         raise SiloError("input-missing", f"there is no folder for {path}", nearest_path(path.absolute().parent))
     return path
+
+
+def require_output(name: str | None) -> None:
+    """Refuse a file that cannot be written, before anything is done; - is standard output."""
+    if name != "-":
+        output_file(name)
 
 
 def read_text(path: str) -> str:

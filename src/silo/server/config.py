@@ -99,6 +99,20 @@ def add_model(recipe: ServerRecipe, model: str, stores: Sequence[str]) -> Server
     return replace(recipe, models={**recipe.models, name: ModelRecipe(model, tuple(stores))})
 
 
+def narrow(recipe: ServerRecipe, policy: str, guard: int) -> ServerRecipe:
+    """With limits on every model that has stores, beside its own; "" and 0 are none."""
+    if not policy and not guard:
+        return recipe
+    models = {name: _narrow_model(item, policy, guard) if item.stores else item for name, item in recipe.models.items()}
+    return replace(recipe, models=models)
+
+
+def _narrow_model(item: ModelRecipe, policy: str, guard: int) -> ModelRecipe:
+    policies = [text for text in (item.policy, policy) if text]
+    both = " and ".join(f"({text})" for text in policies) if len(policies) > 1 else "".join(policies)
+    return replace(item, policy=both, guard=min((tokens for tokens in (item.guard, guard) if tokens), default=0))
+
+
 def require_servable(recipe: ServerRecipe) -> None:
     """Refuse to serve nothing, or anybody who can reach this machine."""
     if not recipe.models:

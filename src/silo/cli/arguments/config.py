@@ -176,25 +176,31 @@ class Defaults:
         for path, leaf in leaves(parser):
             command = " ".join(path)
             leaf.set_defaults(command=command)
-            for action in (action for action in leaf._actions if action not in known and _is_managed(action)):
+            asked = any(action.dest == "model" and action.required for action in leaf._actions)
+            for action in leaf._actions:
+                if action in known or not _is_managed(action, asked=asked):
+                    continue
                 known[action] = _Managed(action.default, action.required)
                 action.default, action.required = argparse.SUPPRESS, False
             self._managed[command] = {action.dest: known[action] for action in leaf._actions if action in known}
 
     def fill_in(self, parsed: argparse.Namespace) -> argparse.Namespace:
-        """The arguments of a command, with what is stated elsewhere and with defaults."""
+        """The arguments of a command, with what is stated elsewhere (`stated` names it) and with defaults."""
         managed: Mapping[str, _Managed] = self._managed[parsed.command]
+        parsed.stated = set()
         stated = statements(getattr(parsed, "home", None)) if managed else []
         for key, option in managed.items():
             flag = getattr(parsed, key, None)
             value, origin = resolve(key, stated, flag)
-            if key == "guard" and flag is None and getattr(parsed, "store", None) == []:
+            if key == "guard" and flag is None and "store" in managed and not parsed.store:
                 value = None  # there is nothing to guard
             if key == "guard" and flag is not None and value != flag:
                 self._warn(f"warning: the guard is {value}, as {origin} says, and not {flag}")
             if value is None and option.required:
                 message = f"the following arguments are required: --{key}"
                 raise SiloError("usage", message, f"run `silo {parsed.command} --help`, or state it in {FILE}")
+            if value is not None and flag is None:
+                parsed.stated.add(key)
             setattr(parsed, key, option.default if value is None else _as_given(key, value))
         return parsed
 
@@ -203,18 +209,18 @@ def _as_given(key: str, value: Any) -> Any:
     return list(value) if key == "store" else value
 
 
-def _is_managed(action: argparse.Action) -> bool:
+def _is_managed(action: argparse.Action, *, asked: bool) -> bool:
     """True for an option that the key of its name gives a default.
 
-    A model and stores are those that a question is put to, not where a store's model lies or a new store goes; a home
-    is not the folder of the demo.
+    A model and stores are those that a question is put to, where nothing else names them (`asked`): not where a store's
+    model lies, a new store goes, or one more store. A home is not the folder of the demo.
     """
     if action.dest not in KEYS or not action.option_strings:
         return False
     repeats = isinstance(action, argparse._AppendAction)
     fits = {
         "model": action.required,
-        "store": repeats,
+        "store": repeats and asked,
         "method": action.metavar == "M" and not repeats,
         "home": action.default is None,
     }

@@ -23,6 +23,11 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help="8000; 0 for any that is free")
     parser.add_argument("--keys", metavar="FILE", help="keys made by `silo keys create`")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
+    parser.add_argument(
+        "--policy", default="", metavar="EXPR", help="a limit on all requests, beside those of the file"
+    )
+    parser.add_argument("--guard", type=int, metavar="N", help="a limit on all requests, beside those of the file")
+    show.add_device(parser)
     parser.set_defaults(run=_serve)
 
 
@@ -49,15 +54,17 @@ def _recipe(arguments: argparse.Namespace) -> ServerRecipe:
     """What the file and the options say, the options last; refused if it cannot be served."""
     from dataclasses import replace
 
-    from silo.server.config import ServerRecipe, add_model, read_config, require_servable
+    from silo.server.config import ServerRecipe, add_model, narrow, read_config, require_servable
 
     recipe = read_config(Path(arguments.config)) if arguments.config else ServerRecipe(home=str(show.home(arguments)))
     if arguments.model:
         recipe = add_model(recipe, arguments.model, arguments.store)
     elif arguments.store:
         raise SiloError("usage", "--store belongs to --model", "name the model too")
-    names = ("host", "port", "keys", "home")
+    names = {"host", "port", "keys", "home", "threads"}
+    if arguments.config:
+        names -= arguments.stated  # a file that is named counts more than one that is found
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    recipe = replace(recipe, **given)
+    recipe = narrow(replace(recipe, **given), arguments.policy, arguments.guard or 0)
     require_servable(recipe)
     return recipe

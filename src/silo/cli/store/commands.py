@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from silo.store.erasure.erase import Erased
 
 _LISTED = 20
+_COLUMNS = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
 
 
 def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
@@ -82,6 +83,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
     show.add_selectors(parser)
+    show.add_csv(parser)
     parser.set_defaults(run=_list)
 
 
@@ -89,9 +91,13 @@ def _list(arguments: argparse.Namespace) -> int:
     from silo.pairing import open_store
 
     selector = selector_of(arguments)
+    show.require_output(arguments.csv)
     store = open_store(Path(arguments.path))
     documents = list(store.documents(selector if selector else None))
-    if documents or not selector or arguments.json:
+    if arguments.csv:
+        rows = [_row(document) for document in documents]
+        show.write_csv(arguments.csv, _COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
+    elif documents or not selector or arguments.json:
         _show_documents(documents, as_json=arguments.json)
     return show.complain(nothing_selected(store, selector)) if selector and not documents else 0
 
@@ -101,10 +107,9 @@ def _show_documents(documents: Iterator[Document] | list[Document], *, as_json: 
     if as_json:
         show.print_json(rows)
         return
-    columns = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
-    show.table(f"{len(rows):,} documents", columns, [[row[name] for name in columns] for row in rows[:_LISTED]])
+    show.table(f"{len(rows):,} documents", _COLUMNS, [[row[name] for name in _COLUMNS] for row in rows[:_LISTED]])
     if len(rows) > _LISTED:
-        show.say(f"and {len(rows) - _LISTED:,} more; --json lists all of them")
+        show.say(f"and {len(rows) - _LISTED:,} more; --json and --csv list all of them")
 
 
 def _row(document: Document) -> dict[str, Any]:

@@ -369,9 +369,7 @@ def _forecast(shape: Shape, first: int, seconds: float) -> str:
     begun = f"going on after step {first:,} of {shape.steps:,}" if first else f"{shape.steps:,} steps"
     pace = f"{shape.step_tokens / seconds:,.0f} tokens/s"
     whole = duration(seconds * (shape.steps - first))
-    return (
-        f"training takes about {whole}: {begun}, {shape.step_tokens:,} tokens each at {pace}; validation comes on top"
-    )
+    return f"training takes about {whole}, validation aside: {begun}, {shape.step_tokens:,} tokens each at {pace}"
 
 
 def _choose_dtype(recipe: TrainRecipe, device: str) -> torch.dtype:
