@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from silo.inference.ask.evidence import Evidence, locate_tokens
+from silo.inference.ask.evidence import Evidence
 from silo.inference.retrieval import reading
+from silo.store.excerpt import locate_tokens
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store

@@ -17,8 +17,8 @@ from silo.errors import SiloError
 from silo.inference.ask.evidence import Evidence, Rated, Source
 from silo.inference.ask.prompt import AnswerContext, Lookup, Prompt, Turn
 from silo.inference.ask.reply import NOT_FOUND, Citation, Reply
-from silo.inference.ask.sentences import Sentence, split_sentences, stems
 from silo.inference.ask.support import Support, find_support
+from silo.inference.ask.words import stems
 from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import reading
 from silo.inference.settings import Settings
@@ -27,6 +27,7 @@ from silo.records import UNLIMITED, place_at
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.store.usage import Share
+from silo.text.sentences import Sentence, split_sentences
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

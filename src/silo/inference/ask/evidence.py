@@ -15,11 +15,12 @@ from functools import cached_property
 
 import numpy as np
 
-from silo.inference.ask.sentences import Sentence, content_words, split_sentences, stem, stems
+from silo.inference.ask.words import content_words, stem, stems
 from silo.inference.retrieval import Found, Retriever
 from silo.records import Document
-from silo.store.view import Passage, View
-from silo.text.tokenizer import Tokenizer
+from silo.store.excerpt import locate_tokens
+from silo.store.view import Passage
+from silo.text.sentences import Sentence, split_sentences
 
 _SEARCHED = 6
 """Passages whose sentences are looked at."""
@@ -30,8 +31,6 @@ _TITLE = 120
 _LONGEST_EXCERPT = 500
 """Characters of an excerpt, unless its best sentence is longer."""
 
-_SPLIT = 4
-"""Characters by which a place may be off where a passage begins within a character."""
 
 TITLE_SHARE, BEFORE_SHARE = 0.8, 0.6
 """What a word of the title, and one of the sentence before, counts for a sentence, compared with its own."""
@@ -214,21 +213,3 @@ def _read_sources(found: Iterable[Found], retriever: Retriever) -> list[Source]:
             passage, start, end = sources[at].passage, min(start, sources[at].start), max(end, sources[at].end)
         sources[at : at + 1] = [Source(store, passage, document, start, end)]
     return sources
-
-
-def locate_tokens(text: str, view: View, passage: Passage, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Where the tokens of a passage stand in the text of its document, in characters.
-
-    Most tokenizers give a text back as it was, and the place follows from the text before. Where one does not, the
-    whole text is measured once more.
-    """
-    before = len(tokenizer.decode(view.document_tokens(passage.row)[: passage.first]))
-    shown = tokenizer.decode(passage.tokens).strip("\N{REPLACEMENT CHARACTER}")
-    start = text.find(shown, max(0, before - _SPLIT), before + _SPLIT + len(shown))
-    if start >= 0:
-        return start, start + len(shown)
-    ((_, sizes),) = tokenizer.measure([text])
-    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    data = text.encode()
-    first, last = (len(data[: ends[at]].decode(errors="ignore")) for at in (passage.first, passage.end))
-    return first, last

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.ask.evidence import Evidence, Excerpt
-from silo.inference.ask.sentences import content_words
+from silo.inference.ask.words import content_words
 from silo.inference.context import InContext
 from silo.inference.retrieval import Retriever
 from silo.lm.windows import Window, Windows

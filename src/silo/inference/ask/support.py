@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from silo.inference.ask.evidence import Excerpt, Question
-from silo.inference.ask.sentences import Sentence, stem, stems
+from silo.inference.ask.words import stem, stems
+from silo.text.sentences import Sentence
 
 LEAST_HELD = 0.8
 """The share of an answer's words that the sentences it rests on, their title and the question must hold."""
