@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.engine.engine import Engine
-from silo.lm.manifest import codec_key
+from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel
 from silo.records import Candidate
 from silo.search.knn.codec import Codec, CodecSettings
@@ -40,6 +40,7 @@ from silo.sources.evaluation import read_evaluation
 from silo.store.paths import StorePaths
 from silo.store.store import Store
 from silo.text.stream import first_tokens, merged_stream
+from silo.text.tokenizer import Ids
 from store import documents
 
 CONTEXTS = (64, 512, 2048)
@@ -90,6 +91,7 @@ class _Model:
                     found["tokens"][name], found["prefill"][name] = self._against_transformers(threads, context)
         found["batches"] = {f"{count}": self._batch(count) for count in BATCHES} if self.size == "large" else {}
         found["perplexity"] = {domain: self._compare_perplexity(domain) for domain in EQUAL_DOMAINS}
+        found["neighbours"] = {key: self._compare_neighbours(key) for key in get_args(Key)}
         with tempfile.TemporaryDirectory() as folder:
             sizes = self.arguments.store_tokens
             found["stores"] = {f"{count}": self._with_store(Path(folder) / str(count), count) for count in sizes}
@@ -153,6 +155,27 @@ class _Model:
             ours = engine.forward(rows, range(len(rows)), [slot] * len(rows)).logits
             losses += [_loss(ours, targets), _loss(theirs, targets)]
         return abs(math.expm1(float(losses[0] - losses[1]) / (len(ids) - 1)))
+
+    def _compare_neighbours(self, key: Key) -> dict[str, float]:
+        """Queries by the engine among keys by transformers: the nearest 16 that stay, and how far a key moves."""
+        encoder, engine = DocumentEncoder(self.slow, key), Engine.open(self.place)
+        texts = [document.text for document in documents(["enron_emails"], 6_000)]
+        held = np.concatenate(list(encoder.keys(self._with_begin(texts, 512)))).astype(np.float64)
+        asked = islice(read_evaluation(DATA / "enron_emails.test.jsonl.zst"), 3)
+        slot, kept, moved = engine.claim_slot(), [], []
+        for ids in self._with_begin([one.text for one in asked], 257):
+            (theirs,) = encoder.keys([ids])
+            found = engine.forward(ids[:-1], range(len(ids) - 1), [slot] * (len(ids) - 1))
+            ours = found.final if key == "final" else found.feed_forward
+            pairs = zip(_nearest(held, theirs), _nearest(held, ours), strict=True)
+            kept += [len(set(one) & set(other)) / len(one) for one, other in pairs]
+            moved.append(float((np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)).max()))
+        return {"kept": float(np.mean(kept)), "moved": max(moved), "queries": len(kept), "rows": len(held)}
+
+    def _with_begin(self, texts: list[str], length: int) -> list[Ids]:
+        tokenizer = self.slow.tokenizer
+        begin = np.array([tokenizer.begin], dtype=np.uint32)
+        return [np.concatenate([begin, ids])[:length] for ids in tokenizer.encode(texts)]
 
     def _with_store(self, folder: Path, tokens: int) -> dict[str, Any]:
         """kNN, n-grams and credit: against `transformers.generate` without any store, and against the engine alone."""
@@ -218,6 +241,12 @@ def _loss(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> float:
     top = wide.max(1)
     total = np.log(np.exp(wide - top[:, None]).sum(1)) + top
     return float((total - wide[np.arange(len(targets)), targets]).sum())
+
+
+def _nearest(held: NDArray[np.float64], keys: NDArray[np.float32]) -> list[list[int]]:
+    distances = (held**2).sum(1) - 2 * keys.astype(np.float64) @ held.T
+    nearest: list[list[int]] = np.argsort(distances, axis=1)[:, :16].tolist()
+    return nearest
 
 
 def _write(predictor: Predictor, prompt: str, tokens: int) -> None:
@@ -304,6 +333,10 @@ def decode_page(found: dict[str, Any]) -> list[str]:
             drafts = [found[size]["drafts"][domain][kind] for size in sizes]
             shown = [f"{one['times_faster']} ({one['accepted']:.0%} of {one['guessed']:,} came true)" for one in drafts]
             lines.append(row(f"drafts, {domain}, prompts {kind}", shown))
+    for key in get_args(Key):
+        near = [found[size]["neighbours"][key] for size in sizes]
+        shown = [f"{one['kept']:.2%} of {one['queries']} queries, keys move by {one['moved']:.0e}" for one in near]
+        lines.append(row(f"nearest 16 by {key} keys that stay", shown))
     for domain in EQUAL_DOMAINS:
         gaps = [f"{found[size]['perplexity'][domain]:.1e}" for size in sizes]
         lines.append(row(f"perplexity of {domain} differs by, relative", gaps))
