@@ -21,6 +21,7 @@ SOURCE = ROOT / "src" / "silo"
 LAYERS = [
     {"errors"},
     {"records", "recipe", "files", "progress"},
+    {"page"},
     {"signing"},
     {"text"},
     {"rights"},
@@ -56,7 +57,7 @@ OWNERS = {
 
 MOST_MODULES = 14
 MOST_NAMES = 12
-GROUND = {"errors", "records", "recipe", "files", "progress", "signing"}
+GROUND = {"errors", "records", "recipe", "files", "page", "progress", "signing"}
 """Single modules at the bottom: everybody may take from them what they need."""
 
 

@@ -23,6 +23,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="begin", metavar="DATE", help="requests since then: 2026-01-01, UTC, or a time")
     parser.add_argument("--to", dest="end", metavar="DATE", help="requests before then, that day or time not included")
     parser.add_argument("--owner", metavar="X", help="the statement of this owner alone")
+    show.add_csv(parser)
     parser.set_defaults(run=_run)
 
 
@@ -41,8 +42,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         period = {"from": begin and begin.isoformat(), "to": end and end.isoformat()}
         show.print_json({**period, **_as_json(totals)})
+        return 0
+    columns, rows = ("owner", "requests", "documents", "tokens", "share"), _rows(totals, whole=arguments.owner is None)
+    if arguments.csv:
+        show.print_csv(columns, rows)
     else:
-        _show(_title(path, totals, begin, end), totals, whole=arguments.owner is None)
+        shown = [[*row[:-1], f"{row[-1]:.2%}"] for row in rows]
+        show.table(_title(path, totals, begin, end), columns, shown)
     return 0
 
 
@@ -84,13 +90,13 @@ def _title(path: Path, totals: Statements, begin: datetime | None, end: datetime
     return f"{path}{since}{until}: {totals.requests:,} requests, {totals.tokens:,} tokens"
 
 
-def _show(title: str, totals: Statements, *, whole: bool) -> None:
+def _rows(totals: Statements, *, whole: bool) -> list[list[Any]]:
     rows = [_row(item.owner or "(no owner named)", item) for item in totals.owners]
     if whole:
         rows.append(_row("(erased documents)", totals.erased))
         rows.append(_row("(language model and other stores)", totals.language_model))
-    show.table(title, ("owner", "requests", "documents", "tokens", "share"), rows)
+    return rows
 
 
 def _row(name: str, item: Statement) -> list[Any]:
-    return [name, item.requests, item.documents, item.tokens, f"{item.share:.2%}"]
+    return [name, item.requests, item.documents, item.tokens, item.share]

@@ -21,9 +21,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     quick.add_argument("--store", metavar="PATH", help="where the store goes; DIR.silo without it")
     quick.add_argument("--owner", default="", help="owner of the files")
     quick.add_argument("--license", default="", help="licence of the files; unknown without it")
-    asked = quick.add_mutually_exclusive_group()
-    asked.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
-    asked.add_argument("--question", metavar="TEXT", help="what a chat model (ChatML) is to answer from the files")
+    quick.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
     quick.add_argument("--max-tokens", type=int, default=64, metavar="N")
     quick.set_defaults(run=_quickstart)
 
@@ -77,31 +75,20 @@ def _quickstart(arguments: argparse.Namespace) -> int:
     from silo.inference.session import open_session
     from silo.journeys import quickstart
 
-    folder, model, question = Path(arguments.folder).expanduser(), Path(arguments.model), arguments.question
-    place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
+    folder, model = Path(arguments.folder).expanduser(), Path(arguments.model)
+    place = Path(arguments.store) if arguments.store else quickstart.store_beside(folder)
     with show.progress(quiet=arguments.quiet) as advance:
         added, unreadable = quickstart.fill_from_folder(
-            folder,
-            model,
-            place,
-            owner=arguments.owner,
-            license=arguments.license,
-            passage_tokens=quickstart.PASSAGE_TOKENS if question else 0,
-            advance=advance,
+            folder, model, place, owner=arguments.owner, license=arguments.license, advance=advance
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
     show.some("not read: ", [f"{item.where} ({item.code})" for item in unreadable], quiet=arguments.quiet)
     show.some("not taken: ", [f"{item.external_id} ({item.reason})" for item in added.refusals], quiet=arguments.quiet)
-    wish: dict[str, Any] = {"max_tokens": arguments.max_tokens}
-    if question:
-        session, prompt, shown = quickstart.open_for_question(model, place, question), "", f"{question}\n"
-        wish["stop"] = quickstart.ANSWER_STOPS
-    else:
-        session = open_session(model, place, threads=1)
-        prompt = shown = arguments.prompt or quickstart.first_words(session.predictor.stores[0])
-    answer = write(session, prompt, None if arguments.json else Painter(), shown=shown, **wish)
+    session = open_session(model, place, threads=1)
+    prompt = arguments.prompt or quickstart.first_words(session.predictor.stores[0])
+    answer = write(session, prompt, None if arguments.json else Painter(), max_tokens=arguments.max_tokens)
     if arguments.json:
         left_out = [item.as_json() for item in unreadable]
         filled = {"store": str(place), "added": added.added, "quarantined_records": left_out}
-        show.print_json({**filled, "prompt": question or prompt, **answer.as_json()})
+        show.print_json({**filled, "prompt": prompt, **answer.as_json()})
     return 0

@@ -82,6 +82,7 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
     parser.add_argument("--details", metavar="FILE", help="write one JSON object per token here")
+    show.add_html(parser)
     parser.set_defaults(run=_score)
 
 
@@ -90,6 +91,7 @@ def _score(arguments: argparse.Namespace) -> int:
     from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
+    page = show.page_path(arguments)
     predictor = predictor_from_options(arguments)
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     text = merged_stream(texts, predictor.tokenizer)
@@ -104,6 +106,12 @@ def _score(arguments: argparse.Namespace) -> int:
     figures: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
     figures |= {"method": "+".join(sorted(predictor.method)) or "lm", "lm_share": scored.lm_share}
     show.facts(arguments.model, figures, as_json=arguments.json)
+    if page:
+        from silo.journeys.pages import write_score_page
+
+        write_score_page(
+            f"{arguments.model} on {', '.join(arguments.jsonl)}", figures, scored.details(predictor.tokenizer), page
+        )
     return 0
 
 
@@ -120,6 +128,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
+    show.add_html(parser)
     parser.set_defaults(run=_generate)
 
 
@@ -128,23 +137,25 @@ def _generate(arguments: argparse.Namespace) -> int:
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
-    options = {name: getattr(arguments, name) for name in names}
+    options, page = {name: getattr(arguments, name) for name in names}, show.page_path(arguments)
     session = Session(predictor_from_options(arguments, threads=1))
     prompt = show.read_words(arguments.prompt)
     painter = None if arguments.json else Painter()
-    answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
+    answer = write(session, prompt, painter, ledger=arguments.ledger, **options)
     if arguments.json:
         show.print_json(answer.as_json())
+    if page:
+        from silo.journeys.pages import write_answer_page
+
+        write_answer_page(answer, page)
     return 0
 
 
-def write(
-    session: Session, prompt: str, painter: Painter | None, *, shown: str, ledger: bool = False, **options: Any
-) -> Answer:
-    """Continue a prompt; a painter shows every token as it comes, after what is `shown` first, and then the shares."""
+def write(session: Session, prompt: str, painter: Painter | None, *, ledger: bool = False, **options: Any) -> Answer:
+    """Continue a prompt; a painter shows it, every token as it comes, and then the shares."""
     steps = session.generate(prompt, **options)
     if painter:
-        painter.prompt(shown)
+        painter.prompt(prompt)
     written = []
     for step in steps:
         written.append(step)

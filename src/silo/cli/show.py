@@ -7,12 +7,13 @@ Ids, owners, titles, messages and text come from data that anybody may have writ
 from __future__ import annotations
 
 import argparse
+import csv
 import glob
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,40 @@ def read_words(given: str) -> str:
         return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode()
     except UnicodeError:
         raise SiloError("utf8-invalid", "the text is not UTF-8") from None
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """The option of commands whose result can be handed to people."""
+    parser.add_argument("--html", metavar="FILE", help="also write it as one HTML page that needs nothing else")
+
+
+def page_path(arguments: argparse.Namespace) -> Path | None:
+    """Where the page of --html goes; a place where none can be written is refused before anything is computed."""
+    if not arguments.html:
+        return None
+    from silo.page import check_page_path
+
+    check_page_path(Path(arguments.html))
+    return Path(arguments.html)
+
+
+def add_csv(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that print lists."""
+    parser.add_argument("--csv", action="store_true", help="print the rows as CSV on stdout, for a spreadsheet")
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows for a spreadsheet on stdout; a text that it would take for a formula gets an apostrophe before it."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_csv_cell(value) for value in row])
+
+
+def _csv_cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else visible(value)
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:

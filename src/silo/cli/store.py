@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from silo.store.store import Store
 
 _LISTED = 20
+_COLUMNS = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
 _STDIN = "-"
 _SELECTORS = {
     "document": "one document: id:<silo's id>, external:<the record's own>, or plain where that is clear",
@@ -214,6 +215,7 @@ def _documents(recipe: CorpusRecipe, base: Path, adding: Path, quarantined: list
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
     _add_selectors(parser)
+    show.add_csv(parser)
     parser.set_defaults(run=_list)
 
 
@@ -237,7 +239,10 @@ def _list(arguments: argparse.Namespace) -> int:
     if selector and not documents:
         missing = _nothing_selected(store, selector)
         show.say(f"{missing.message}: {missing.hint}" if missing.hint else missing.message, quiet=arguments.quiet)
-    _show_documents(documents, as_json=arguments.json)
+    if arguments.csv:
+        show.print_csv(_COLUMNS, [[_row(document)[name] for name in _COLUMNS] for document in documents])
+    else:
+        _show_documents(documents, as_json=arguments.json)
     return 0
 
 
@@ -256,8 +261,7 @@ def _show_documents(documents: Iterator[Document] | list[Document], *, as_json: 
     if as_json:
         show.print_json(rows)
         return
-    columns = ("id", "external_id", "source", "owner", "domain", "license", "tier", "characters")
-    show.table(f"{len(rows):,} documents", columns, [[row[name] for name in columns] for row in rows[:_LISTED]])
+    show.table(f"{len(rows):,} documents", _COLUMNS, [[row[name] for name in _COLUMNS] for row in rows[:_LISTED]])
     if len(rows) > _LISTED:
         show.say(f"and {len(rows) - _LISTED:,} more; --json lists all of them")
 

@@ -51,7 +51,7 @@ class Session:
 
     def collect(self, prompt: str, steps: Sequence[Step], *, ledger: bool = False) -> Answer:
         """The answer that finished steps make; with `ledger` the stores note it."""
-        answer = Answer.of(self.predictor, prompt, steps)
+        answer = Answer.of(self.predictor.stores, self.predictor.policy, prompt, steps)
         if ledger:
             note_shares(self.predictor.stores, answer)
         return answer
