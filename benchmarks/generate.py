@@ -230,7 +230,7 @@ def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True
         assert step.main_credit is None or credit
         steps.append(step)
     assert len(steps) == tokens, "the model ended the text: choose another prompt"
-    Answer.of(predictor, prompt, steps)
+    Answer.of(predictor.stores, predictor.policy, prompt, steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from silo.inference.ask.asker import Asker
     from silo.inference.session import Session
 
 __version__ = "0.1.0"
@@ -21,3 +22,13 @@ def open(model: str | Path, stores: str | Path | Sequence[str | Path] = (), **op
     from silo.inference.session import open_session
 
     return open_session(model, stores, **options)
+
+
+def index(folder: str | Path, model: str | Path, store: str | Path | None = None, **options: Any) -> Asker:
+    """Put the files of a folder into a store beside it, or at `store`, and open it for questions: `.ask("...")`.
+
+    What is there already stays. Options as for `journeys.quickstart.index_folder`: owner, license, policy, threads.
+    """
+    from silo.journeys.quickstart import index_folder
+
+    return index_folder(folder, model, store, **options)

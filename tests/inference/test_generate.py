@@ -189,7 +189,7 @@ def test_stop_strings_end_a_text_before_them(place: Path) -> None:
 def test_an_answer_rolls_up_and_gives_notice(place: Path) -> None:
     predictor = opened(place, "knn+ngram", lam=0.8)
     steps = run(predictor, "The sea is wide and the sea", 20)
-    answer = Answer.of(predictor, "The sea", steps)
+    answer = Answer.of(predictor.stores, predictor.policy, "The sea", steps)
     total = sum(share for _, share in answer.shares())
     assert total + answer.lm_share == pytest.approx(1.0)
     for by in ("owner", "license"):

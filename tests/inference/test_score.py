@@ -14,9 +14,11 @@ import torch
 from silo.errors import SiloError
 from silo.inference.context import RicContext
 from silo.inference.gates import log_counts
+from silo.inference.generate import score_tokens
 from silo.inference.mix import component_weights, neighbour_weights
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
+from silo.inference.session import Session
 from silo.inference.settings import ORDERS, Ric, Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.model import LanguageModel
@@ -229,3 +231,16 @@ def test_another_model_than_the_lm_may_make_the_keys(place: Path, tmp_path: Path
     assert np.allclose(score_text(swapped, text_of(LONG)).logs, score_text(own, text_of(LONG)).logs, atol=1e-6)
     with pytest.raises(SiloError, match="store-mismatch"):
         open_predictor(other, [place / "store"], method="knn", encoder=other)
+
+
+def test_the_likelihood_of_a_continuation_is_the_sum_over_its_tokens(place: Path) -> None:
+    session = Session(opened(place, "knn+ngram"))
+    context, continuation = "The quick brown ", "fox jumps"
+    found = session.loglikelihood([(context, continuation), ("", "The"), (context, "")])
+    scores = [item.log_probability for item in score_tokens(session.predictor, context + continuation)]
+    read = len(context.rstrip())
+    assert found[0].logprob == pytest.approx(sum(scores[1 + read :]), abs=1e-9)  # type: ignore[arg-type]
+    assert found[1].logprob == pytest.approx(sum(scores[1:4]), abs=1e-9)  # type: ignore[arg-type]
+    greedy = session.answer("The quick", max_tokens=4, temperature=0.0)
+    (likely,) = session.loglikelihood([("The quick", "".join(step.text for step in greedy.steps))])
+    assert likely.is_greedy and likely.logprob > session.loglikelihood([("The quick", "zzzz")])[0].logprob

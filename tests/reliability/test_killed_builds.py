@@ -108,3 +108,16 @@ def test_two_builds_of_one_corpus_do_not_meet(tmp_path: Path) -> None:
     ends = [(process.communicate()[1].decode(), process.returncode) for process in (first, second)]
     assert sorted(status for _, status in ends) in ([0, 0], [0, 7])
     _finish(files, tmp_path / "out")
+
+
+def test_no_interrupt_reaches_a_worker_that_is_starting() -> None:
+    code = (
+        "from silo.corpus.workers import _start_worker\n"
+        "if __name__ == '__main__':\n"
+        "    link, process = _start_worker(dict, None)\n"
+        "    print(open(f'/proc/{process.pid}/status').read())\n"
+        "    link.close(); process.join()\n"
+    )
+    status = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")]
+    assert int(mask, 16) & 1 << (signal.SIGINT - 1), "the first worker starts with interrupts blocked, too"

@@ -23,6 +23,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     ask = nouns.add_parser("ask", parents=[common], help="answer a question from stores, and say where it stands")
     _add_shared(ask)
     ask.add_argument("question", metavar="QUESTION", help="- for standard input")
+    show.add_html(ask)
     ask.set_defaults(run=_ask)
     chat = nouns.add_parser("chat", parents=[common], help="ask one question after another")
     _add_shared(chat)
@@ -50,8 +51,8 @@ def _open(arguments: argparse.Namespace) -> Asker:
     if arguments.max_tokens < 1:
         raise SiloError("usage", "--max-tokens is at least 1")
     more = {"excerpts": arguments.excerpts} if arguments.excerpts is not None else {}
-    stores, threads = [arguments.path, *arguments.store], arguments.threads or 1
-    return Asker.open(stores, arguments.model, policy=arguments.policy, threads=threads, **more)
+    stores = [arguments.path, *arguments.store]
+    return Asker.open(stores, arguments.model, policy=arguments.policy, threads=arguments.threads, **more)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -59,10 +60,14 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ask(arguments: argparse.Namespace) -> int:
-    question = show.read_words(arguments.question)
+    question, page = show.read_words(arguments.question), show.page_path(arguments)
     reply = _answer(_open(arguments), question, as_json=arguments.json, **_options(arguments))
     if arguments.json:
         show.print_json(reply.as_json())
+    if page:
+        from silo.journeys.pages import write_reply_page
+
+        write_reply_page(reply, page)
     return int(ExitStatus.OK if reply.found else ExitStatus.NOT_FOUND)
 
 
@@ -86,8 +91,7 @@ def _chat(arguments: argparse.Namespace) -> int:
     turns: list[Turn] = []
     last: Reply | None = None
     if sys.stdin.isatty():
-        with suppress(ImportError):
-            import readline  # noqa: F401  # input() then edits lines and remembers them
+        _prepare(asker)
         show.say(_HELP, quiet=arguments.quiet)
     while (line := _read_line()) is not None:
         if line in ("/quit", "/exit"):
@@ -103,6 +107,20 @@ def _chat(arguments: argparse.Namespace) -> int:
             if last.found:
                 turns.append(Turn(line, last.text, frozenset(item.id for item in last.citations)))
     return 0
+
+
+def _prepare(asker: Asker) -> None:
+    """Let lines be edited and remembered, and the model load while the first one is typed."""
+    from threading import Thread
+
+    with suppress(ImportError):
+        import readline  # noqa: F401  # input() uses it
+    Thread(target=_load_quietly, args=[asker], daemon=True).start()
+
+
+def _load_quietly(asker: Asker) -> None:
+    with suppress(SiloError):  # the first question meets it again, and says so
+        asker.load_model()
 
 
 def _read_line() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,7 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", metavar="NAME|DIR|FILE", help="pile, another corpus, or {group: tokens}")
     parser.add_argument("--plot", metavar="FILE", help="write the shares as PNG or SVG")
     show.add_csv(parser)
+    show.add_html(parser)
     parser.set_defaults(run=_stats)
 
 
@@ -120,6 +122,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     from silo.corpus.report.stats import corpus_stats, load_reference
 
     show.require_output(arguments.csv)
+    page = show.page_path(arguments)
     reference = load_reference(arguments.reference) if arguments.reference else None
     corpus = Corpus.open(Path(arguments.corpus))
     stats = corpus_stats(corpus, reference=reference)
@@ -132,27 +135,34 @@ def _stats(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         show.print_json({**stats.as_json(), "opted_out": len(corpus.opted_out())})
     else:
-        _show_stats(stats.as_json())
+        for title, columns, rows in _stats_tables(stats.as_json()):
+            show.table(title, columns, rows)
         if corpus.opted_out():
             show.say(f"{len(corpus.opted_out()):,} documents have opted out since; they are still counted here")
+    if page:
+        from silo.journeys.pages import write_tables_page
+
+        tiers = {item.name: float(item.tokens) for item in stats.by["tier"]}
+        write_tables_page(f"corpus {arguments.corpus}: tokens by tier", _stats_tables(stats.as_json()), page, tiers)
     return 0
 
 
-def _show_stats(stats: dict[str, Any]) -> None:
+def _stats_tables(stats: dict[str, Any]) -> Iterator[tuple[str, Sequence[str], list[list[Any]]]]:
+    """Title, columns and rows of everything that is known of a corpus."""
     totals = stats["totals"]
-    show.table(f"{totals['documents']:,} documents, {totals['tokens']:,} tokens", _OVERVIEW, _overview(stats))
+    yield f"{totals['documents']:,} documents, {totals['tokens']:,} tokens", _OVERVIEW, _overview(stats)
     sets = list(stats["weights"])
     names = [*sets, *([stats["reference"]] if stats["reference"] else [])]
     shares = [
         [row["group"], *(f"{amount['share']:.1%}" for amount in _amounts(row, sets))] for row in stats["distribution"]
     ]
-    show.table("share of the tokens of each training set", ("domain", *names), shares)
+    yield "share of the tokens of each training set", ("domain", *names), shares
     for column in ("tier", "license", "source"):
         rows = [[row["name"], row["documents"], row["bytes"], row["tokens"]] for row in stats["by"][column]]
         title = f"by {column}" + (f" (the largest {_LISTED} of {len(rows):,})" if len(rows) > _LISTED else "")
-        show.table(title, (column, "documents", "bytes", "tokens"), rows[:_LISTED])
+        yield title, (column, "documents", "bytes", "tokens"), rows[:_LISTED]
     raised = {name: [d for d, weight in row.items() if weight != 1] for name, row in stats["weights"].items()}
-    show.table("domains seen more often", ("training set", "domains"), [[k, ", ".join(v)] for k, v in raised.items()])
+    yield "domains seen more often", ("training set", "domains"), [[k, ", ".join(v)] for k, v in raised.items()]
 
 
 def _overview(stats: dict[str, Any]) -> list[list[Any]]:

@@ -22,9 +22,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     quick.add_argument("--store", metavar="PATH", help="where the store goes; DIR.silo without it")
     quick.add_argument("--owner", default="", help="owner of the files")
     quick.add_argument("--license", default="", help="licence of the files; unknown without it")
-    asked = quick.add_mutually_exclusive_group()
-    asked.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
-    asked.add_argument("--question", metavar="TEXT", help="what a chat model (ChatML) is to answer from the files")
+    quick.add_argument("--prompt", metavar="TEXT", help="what to continue; the beginning of a file without it")
     quick.add_argument("--policy", default="", metavar="EXPR", help="which documents may take part")
     quick.add_argument("--guard", type=int, metavar="N", help="as for `silo generate`")
     quick.add_argument("--max-tokens", type=int, default=64, metavar="N", help="end after so many")
@@ -82,19 +80,12 @@ def _quickstart(arguments: argparse.Namespace) -> int:
     from silo.journeys import quickstart
     from silo.sources import Tally
 
-    folder, model, question = Path(arguments.folder).expanduser(), Path(arguments.model), arguments.question
-    place = Path(arguments.store) if arguments.store else folder.with_name(folder.name + ".silo")
+    folder, model = Path(arguments.folder).expanduser(), Path(arguments.model)
+    place = Path(arguments.store) if arguments.store else quickstart.store_beside(folder)
     tally = Tally()
     with show.progress(quiet=arguments.quiet) as advance:
         added, unreadable = quickstart.fill_from_folder(
-            folder,
-            model,
-            place,
-            owner=arguments.owner,
-            license=arguments.license,
-            passage_tokens=quickstart.PASSAGE_TOKENS if question else 0,
-            tally=tally,
-            advance=advance,
+            folder, model, place, owner=arguments.owner, license=arguments.license, tally=tally, advance=advance
         )
     show.say(f"{place}: {added.added} documents added, {added.unchanged} were there", quiet=arguments.quiet)
     show.reading(tally.as_json(), quiet=arguments.quiet)
@@ -102,17 +93,12 @@ def _quickstart(arguments: argparse.Namespace) -> int:
         "not read: ", [f"{item.where} ({item.code}: {item.message})" for item in unreadable], quiet=arguments.quiet
     )
     show.some("not taken: ", [f"{item.external_id} ({item.reason})" for item in added.refusals], quiet=arguments.quiet)
+    session = open_session(model, place, policy=arguments.policy, threads=arguments.threads or 1)
+    prompt = arguments.prompt or quickstart.first_words(session.predictor.stores[0])
     wish: dict[str, Any] = {"max_tokens": arguments.max_tokens, "guard": arguments.guard}
-    if question:
-        session = quickstart.open_for_question(model, place, question, policy=arguments.policy)
-        prompt, shown = "", f"{question}\n"
-        wish["stop"] = quickstart.ANSWER_STOPS
-    else:
-        session = open_session(model, place, policy=arguments.policy, threads=arguments.threads or 1)
-        prompt = shown = arguments.prompt or quickstart.first_words(session.predictor.stores[0])
-    answer = write(session, prompt, None if arguments.json else Painter(), shown=shown, **wish)
+    answer = write(session, prompt, None if arguments.json else Painter(), **wish)
     if arguments.json:
         left_out = [item.as_json() for item in unreadable]
         filled = {"store": str(place), "added": added.added, "quarantined_records": left_out, **tally.as_json()}
-        show.print_json({**filled, "prompt": question or prompt, **answer.as_json()})
+        show.print_json({**filled, "prompt": prompt, **answer.as_json()})
     return 0

@@ -106,6 +106,7 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
     parser.add_argument("--details", metavar="FILE", help="write one JSON object per token here")
+    show.add_html(parser)
     parser.set_defaults(run=_score)
 
 
@@ -115,7 +116,7 @@ def _score(arguments: argparse.Namespace) -> int:
     from silo.sources.evaluation import read_scored
     from silo.text.stream import merged_stream
 
-    details = show.output_file(arguments.details)
+    details, page = show.output_file(arguments.details), show.page_path(arguments)
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     text = merged_stream(texts, open_tokenizer(Path(arguments.model)))
     predictor = predictor_from_options(arguments)
@@ -130,6 +131,12 @@ def _score(arguments: argparse.Namespace) -> int:
     figures: dict[str, Any] = {**total.as_json(), "tokens_per_second": round(total.tokens / max(seconds, 1e-9), 1)}
     figures |= {"method": "+".join(sorted(predictor.method)) or "lm", "lm_share": scored.lm_share}
     show.facts(arguments.model, figures, as_json=arguments.json)
+    if page:
+        from silo.journeys.pages import write_score_page
+
+        write_score_page(
+            f"{arguments.model} on {', '.join(arguments.jsonl)}", figures, scored.details(predictor.tokenizer), page
+        )
     return 0
 
 
@@ -150,6 +157,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     storage = "how the engine keeps weights: auto (as in their file), float32, bf16 or fp16"
     parser.add_argument("--storage", default="auto", choices=("auto", "float32", "bf16", "fp16"), help=storage)
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
+    show.add_html(parser)
     parser.set_defaults(run=_generate)
 
 
@@ -158,7 +166,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     from silo.inference.session import Session
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "guard", "neighbours")
-    options = {name: getattr(arguments, name) for name in names}
+    options, page = {name: getattr(arguments, name) for name in names}, show.page_path(arguments)
     Session.check(**options)
     prompt = show.read_words(arguments.prompt)
     threads = arguments.threads or _announce_decoding(arguments)
@@ -166,9 +174,13 @@ def _generate(arguments: argparse.Namespace) -> int:
         predictor_from_options(arguments, guard=arguments.guard, threads=threads, storage=arguments.storage)
     )
     painter = None if arguments.json else Painter()
-    answer = write(session, prompt, painter, shown=prompt, ledger=arguments.ledger, **options)
+    answer = write(session, prompt, painter, ledger=arguments.ledger, **options)
     if arguments.json:
         show.print_json(answer.as_json())
+    if page:
+        from silo.journeys.pages import write_answer_page
+
+        write_answer_page(answer, page)
     return 0
 
 
@@ -190,13 +202,11 @@ def _announce_decoding(arguments: argparse.Namespace) -> int | None:
     return None
 
 
-def write(
-    session: Session, prompt: str, painter: Painter | None, *, shown: str, ledger: bool = False, **options: Any
-) -> Answer:
-    """Continue a prompt; a painter shows every token as it comes, after what is `shown` first, and then the shares."""
+def write(session: Session, prompt: str, painter: Painter | None, *, ledger: bool = False, **options: Any) -> Answer:
+    """Continue a prompt; a painter shows it, every token as it comes, and then the shares."""
     steps = session.generate(prompt, **options)
     if painter:
-        painter.prompt(shown)
+        painter.prompt(prompt)
     written = []
     for step in steps:
         written.append(step)

@@ -230,6 +230,21 @@ def read_words(given: str) -> str:
         raise SiloError("utf8-invalid", "the text is not UTF-8") from None
 
 
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """The option of commands whose result can be handed to people."""
+    parser.add_argument("--html", metavar="FILE", help="also write it as one HTML page that needs nothing else")
+
+
+def page_path(arguments: argparse.Namespace) -> Path | None:
+    """Where the page of --html goes; a place where none can be written is refused before anything is computed."""
+    if not arguments.html:
+        return None
+    from silo.page import check_page_path
+
+    check_page_path(Path(arguments.html))
+    return Path(arguments.html)
+
+
 def add_verify(parser: argparse.ArgumentParser) -> None:
     """The option of commands that open a model."""
     parser.add_argument("--verify", action="store_true", help="read every byte of the model before it is used")

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,10 @@ def _run_in_workers(
     this process is interrupted, the workers are killed: what they were doing will be done again.
     """
     waiting = sorted(tasks, key=lambda task: task.size)
-    started = [_start_worker(function, lock) for _ in range(workers)]
+    started: list[tuple[Link, BaseProcess]] = []
     try:
+        while len(started) < workers:
+            started.append(_start_worker(function, lock))
         busy = [link for link, _ in started]
         for link in busy:
             link.send(waiting.pop())
@@ -174,8 +176,10 @@ def _run_in_workers(
 def _start_worker(function: TaskFunction, lock: Path | None) -> tuple[Link, BaseProcess]:
     """A new worker process and the link to it.
 
-    An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback.
+    An interrupt meanwhile waits: a worker that has not come as far as ignoring it would die with a traceback. Python's
+    resource tracker, which the first worker brings with it, is started before: its start lets interrupts through again.
     """
+    resource_tracker.ensure_running()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, function, os.getpid(), lock), daemon=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 from silo.inference.credit import Credit, by_document, by_sentence, roll_up
 from silo.inference.generate import Step
-from silo.inference.predict import Predictor
 from silo.records import Document, Duty
+from silo.store.policy import Policy
 from silo.store.selector import Selector
+from silo.store.store import Store
 
 NOTICE_SHARE = 0.01
 """Documents below this share of an answer get no notice line."""
@@ -37,13 +38,13 @@ class Answer:
     notices: tuple[str, ...]
 
     @classmethod
-    def of(cls, predictor: Predictor, prompt: str, steps: Sequence[Step]) -> Answer:
-        """Collect a finished generation."""
+    def of(cls, stores: Sequence[Store], policy: Policy, prompt: str, steps: Sequence[Step]) -> Answer:
+        """Collect a finished generation from stores under a policy."""
         tokens = tuple(step for step in steps if step.token >= 0)
         finish = steps[-1].finish if steps else "length"
         named = [*by_document((step.credits for step in tokens), NOTICE_SHARE * len(tokens)), *_context(tokens)]
-        notices = tuple(notice_lines(_documents(predictor, dict.fromkeys(item.document for item in named))))
-        return cls(prompt, tuple(steps), finish, predictor.policy.describe(), notices)
+        notices = tuple(notice_lines(_documents(stores, dict.fromkeys(item.document for item in named))))
+        return cls(prompt, tuple(steps), finish, policy.describe(), notices)
 
     @cached_property
     def documents(self) -> tuple[Credit, ...]:
@@ -107,10 +108,10 @@ def _mean_shares(documents: Iterable[Credit], tokens: int, by: str = "document")
     return [(name, share / tokens) for name, share in shares]
 
 
-def _documents(predictor: Predictor, names: Iterable[str]) -> Iterable[Document]:
+def _documents(stores: Sequence[Store], names: Iterable[str]) -> Iterable[Document]:
     """The documents of these ids that are still there."""
     for name in names:
-        for store in predictor.stores:
+        for store in stores:
             yield from store.documents(Selector(document=f"id:{name}"))
 
 

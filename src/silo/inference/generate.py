@@ -157,15 +157,19 @@ class TokenScore:
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
-def score_tokens(predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0) -> Iterator[TokenScore]:
+def score_tokens(
+    predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0, *, given: int = 0
+) -> Iterator[TokenScore]:
     """Score a prompt token by token, with the numbers that `generate` would give; for texts that take turns.
 
-    The first token is the beginning of the text, also where the prompt leaves it out.
+    The first token is the beginning of the text, also where the prompt leaves it out. So many tokens after that
+    one are `given`: they are read, and only what follows is scored.
     """
     ids = _prompt_ids(prompt, predictor.tokenizer)
     reader = predictor.reader()
-    yield TokenScore(int(ids[0]), None)
-    for at in range(1, len(ids)):
+    if not given:
+        yield TokenScore(int(ids[0]), None)
+    for at in range(1 + given, len(ids)):
         with predictor.reading() if predictor.method else nullcontext() as retriever:
             probabilities = reader.predict(ids[:at], retriever).probabilities
         tops = _likeliest(probabilities[: predictor.tokenizer.vocabulary], alternatives)

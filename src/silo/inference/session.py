@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from silo.inference.answer import Answer
 from silo.inference.context import ContextProvider
-from silo.inference.generate import GenerateOptions, Step, generate
+from silo.inference.generate import GenerateOptions, Step, generate, score_tokens
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings, load_settings
 from silo.lm.engine.decoder import DecodingModel
@@ -20,6 +20,13 @@ from silo.text.stream import merged_stream
 
 if TYPE_CHECKING:
     from silo.inference.score import Scored
+
+
+class Likelihood(NamedTuple):
+    """The log-probability of a continuation, and whether greedy decoding would write it."""
+
+    logprob: float
+    is_greedy: bool
 
 
 class Session:
@@ -43,7 +50,7 @@ class Session:
 
     def collect(self, prompt: str, steps: Sequence[Step], *, ledger: bool = False) -> Answer:
         """The answer that finished steps make; with `ledger` the stores note it."""
-        answer = Answer.of(self.predictor, prompt, steps)
+        answer = Answer.of(self.predictor.stores, self.predictor.policy, prompt, steps)
         if ledger:
             note_shares(self.predictor.stores, answer)
         return answer
@@ -54,6 +61,18 @@ class Session:
 
         documents = [texts] if isinstance(texts, str) else texts
         return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))
+
+    def loglikelihood(self, pairs: Iterable[tuple[str, str]]) -> list[Likelihood]:
+        """How likely each continuation is after its context, as evaluations by multiple choice ask."""
+        return [self._likelihood(context, continuation) for context, continuation in pairs]
+
+    def _likelihood(self, context: str, continuation: str) -> Likelihood:
+        """The context has the tokens it would have alone; white space at its end belongs to the continuation."""
+        read, whole = self.predictor.tokenizer.encode([context.rstrip(), context + continuation])
+        scores = score_tokens(self.predictor, whole, alternatives=1, given=len(read))
+        written = [score for score in scores if score.log_probability is not None]
+        greedy = all(score.token == score.alternatives[0][0] for score in written)
+        return Likelihood(sum(score.log_probability or 0.0 for score in written), greedy)
 
 
 def note_shares(stores: Sequence[Store], answer: Answer) -> None:

@@ -18,9 +18,11 @@ from silo.lm.model import save_model
 from silo.lm.network import Preset, make_network
 from silo.lm.tokenizer import save_tokenizer
 from silo.pairing import create_store
+from silo.records import Candidate, Document
+from silo.rights import assess
+from silo.sources import judge
 from silo.store.store import Store
 from silo.text.chat import TEMPLATE
-from tests.store.small import document
 
 BEGIN, UNKNOWN, ASKED, ANSWER, END = "<|endoftext|>", "<unk>", "<|asked|>", "<|answer|>", "<|end|>"
 CHAT = (
@@ -83,5 +85,10 @@ def _recite(words: list[str], follows: Mapping[str, str]) -> LlamaForCausalLM:
 def note_store(root: Path, model: Path, notes: Mapping[str, str] = NOTES, *, passage_tokens: int = 0) -> Store:
     """A store of notes for a model."""
     store = create_store(root, model, searches=("ngram", "bm25"), passage_tokens=passage_tokens)
-    store.add([document(name, text, license=LICENCES.get(name, ""), owner="A. Writer") for name, text in notes.items()])
+    store.add([_note(name, text) for name, text in notes.items()])
     return store
+
+
+def _note(name: str, text: str) -> Document:
+    evidence = (assess(LICENCES[name], where="record"),) if name in LICENCES else ()
+    return judge(Candidate(name, text, "test", "notes", evidence, owner="A. Writer"))

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Iterable
 from pathlib import Path
 
 from silo.errors import SiloError
 from silo.experiments.harness.result import Result, Table, load_result
 from silo.files import write_atomic
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-h2 { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1rem; }
-.answer { font-size: 1.15rem; } .small { color: #666; font-size: .9rem; }
-.wide { overflow-x: auto; } img { max-width: 100%; }
-table { border-collapse: collapse; font-size: .85rem; margin: .5rem 0 1.5rem; white-space: nowrap; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid #eee; text-align: right; }
-td:first-child, th:first-child { text-align: left; }
-"""
+from silo.page import Html, element, items, join, table, write_page
 
 
 def write_report(results: Path, out: Path, names: Iterable[str]) -> list[str]:
@@ -28,7 +18,8 @@ def write_report(results: Path, out: Path, names: Iterable[str]) -> list[str]:
     if not found:
         raise SiloError("input-missing", f"there are no results in {results}", "run `silo experiment NAME` first")
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "report.html", _page(found).encode())
+    contents = items(join([element("a", item.name, href=f"#{item.name}"), f": {item.question}"]) for item in found)
+    write_page(out / "report.html", "silo: experiments", element("h1", "Experiments"), contents, *map(_section, found))
     write_atomic(out / "report.md", _markdown(found).encode())
     for result in found:
         if result.plot:
@@ -36,32 +27,24 @@ def write_report(results: Path, out: Path, names: Iterable[str]) -> list[str]:
     return [result.name for result in found]
 
 
-def _page(results: list[Result]) -> str:
-    contents = "".join(
-        f'<li><a href="#{item.name}">{item.name}</a>: {html.escape(item.question)}</li>' for item in results
-    )
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>silo: experiments</title><style>{_STYLE}</style>'
-        f"<h1>Experiments</h1><ul>{contents}</ul>{''.join(map(_section, results))}</html>\n"
-    )
-
-
-def _section(result: Result) -> str:
-    image = base64.b64encode(result.plot).decode()
-    plot = f'<img alt="{html.escape(result.question)}" src="data:image/png;base64,{image}">' if image else ""
-    return (
-        f'<h2 id="{result.name}">{result.name}</h2><p>{html.escape(result.question)}</p>'
-        f'<p class="answer">{html.escape(result.answer)}</p>{plot}{"".join(map(_table, result.tables))}'
-        f'<p class="small">In the paper: {html.escape(result.paper)}. {html.escape(result.differences)} '
-        f"Repeat it: <code>silo experiment {result.name}</code>.</p>"
+def _section(result: Result) -> Html:
+    data = f"data:image/png;base64,{base64.b64encode(result.plot).decode()}"
+    plot = [element("img", alt=result.question, src=data)] if result.plot else []
+    about = f"In the paper: {result.paper}. {result.differences} Repeat it: "
+    return join(
+        [
+            element("h2", result.name, id=result.name),
+            element("p", result.question),
+            element("p", result.answer, class_="answer"),
+            *plot,
+            *map(_table, result.tables),
+            element("p", about, element("code", f"silo experiment {result.name}"), ".", class_="small"),
+        ]
     )
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-    title = f"<p><b>{html.escape(table.title)}</b></p>"
-    return f'{title}<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+def _table(figures: Table) -> Html:
+    return join([element("p", element("b", figures.title)), table(figures.columns, figures.rows)])
 
 
 def _markdown(results: list[Result]) -> str:

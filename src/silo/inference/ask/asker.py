@@ -7,14 +7,14 @@ Both stay open, so that the next question costs reading and writing alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from silo.errors import SiloError
-from silo.inference.ask.evidence import Evidence, Rated, Source
+from silo.inference.ask.evidence import Evidence, Source
 from silo.inference.ask.prompt import AnswerContext, Lookup, Prompt, Turn
 from silo.inference.ask.reply import NOT_FOUND, Citation, Reply
 from silo.inference.ask.support import Support, find_support
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from silo.inference.answer import Answer
     from silo.inference.generate import Step
     from silo.inference.predict import Predictor
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import DecodingModel
 
 FOUND_FROM = 0.66
 """The rating of the best sentence from which on a question counts as answerable: docs/results/ask.md."""
@@ -65,6 +65,8 @@ class Asker:
         self._root, self._threads = model, threads
         self._excerpts = excerpts
         self._prompt = Prompt(model, stores[0].tokenizer)
+        self._loading = Lock()
+        self._loaded: DecodingModel | None = None
 
     @classmethod
     def open(
@@ -110,14 +112,18 @@ class Asker:
         lookup = Lookup(question, [turn for turn in turns[-_TURNS:] if self._holds(turn.documents)])
         if self._evidence(lookup) is None:
             return Reply(question, NOT_FOUND, found=False, policy=self.policy.describe())
-        answer = self._write(lookup, max_tokens, guard, show)
+        steps = self._write(lookup, max_tokens, guard, show)
         evidence = self._evidence(lookup)  # documents may have gone meanwhile
         if evidence is None:
             return Reply(question, NOT_FOUND, found=False, policy=self.policy.describe())
-        reply = self._answered(question, evidence, answer, guard) or self._quoted(question, evidence, guard)
+        reply = self._answered(question, evidence, steps, guard) or self._quoted(question, evidence, guard)
         if ledger:
             self._note_usage(reply)
         return reply
+
+    def load_model(self) -> None:
+        """Load the model now, so that the first question need not wait for it; from any thread."""
+        _ = self._model
 
     def _holds(self, documents: Iterable[str]) -> bool:
         return all(any(store.holds(document) for store in self.stores) for document in documents)
@@ -128,17 +134,19 @@ class Asker:
             evidence = lookup.evidence(retriever)
         return evidence if evidence.strength >= FOUND_FROM else None
 
-    def _write(self, lookup: Lookup, max_tokens: int, guard: int | None, show: Show) -> Answer | None:
-        """What the model writes while it is sure, rests on something and is about the question; None if nothing."""
-        from silo.inference.answer import Answer
+    def generate(self, lookup: Lookup, *, max_tokens: int, guard: int | None = None) -> Iterator[Step]:
+        """What the model says to a question, whether or not it rests on anything."""
         from silo.inference.generate import GenerateOptions, generate
         from silo.inference.guard import Guard
 
         protection = None if guard is None else Guard(guard)
         options = GenerateOptions(max_tokens, stop=self._prompt.stops, guard=protection)
-        predictor = self._predictor(lookup)
+        return generate(self._predictor(lookup), "", options)
+
+    def _write(self, lookup: Lookup, max_tokens: int, guard: int | None, show: Show) -> list[Step]:
+        """What the model says while it is sure, rests on something and is about the question."""
         kept: list[Step] = []
-        for sentence in _by_sentence(generate(predictor, "", options)):
+        for sentence in _by_sentence(self.generate(lookup, max_tokens=max_tokens, guard=guard)):
             evidence = self._evidence(lookup)
             if evidence is None or not _is_confident(sentence) or not self._supports(_text(sentence), evidence):
                 break
@@ -147,7 +155,7 @@ class Asker:
             kept += sentence
             for step in sentence:
                 show(step)
-        return Answer.of(predictor, "", kept) if kept else None
+        return kept
 
     def _predictor(self, lookup: Lookup) -> Predictor:
         """The model with passages before the answer, and with what follows the same words in the stores."""
@@ -165,17 +173,23 @@ class Asker:
             context=context,
         )
 
-    @cached_property
-    def _model(self) -> LanguageModel:
-        from silo.lm.model import LanguageModel
+    @property
+    def _model(self) -> DecodingModel:
+        with self._loading:
+            if self._loaded is None:
+                from silo.lm.engine.decoder import DecodingModel
 
-        return LanguageModel.open(self._root, threads=self._threads)
+                self._loaded = DecodingModel.open(self._root, threads=self._threads)
+            return self._loaded
 
-    def _answered(self, question: str, evidence: Evidence, answer: Answer | None, guard: int | None) -> Reply | None:
+    def _answered(self, question: str, evidence: Evidence, steps: Sequence[Step], guard: int | None) -> Reply | None:
         """The model's answer with what it rests on, if there is one and it does."""
-        supports = self._supports(answer.text, evidence) if answer else []
-        if not (answer and supports):
+        supports = self._supports(_text(steps), evidence)
+        if not supports:
             return None
+        from silo.inference.answer import Answer
+
+        answer = Answer.of(self.stores, self.policy, "", steps)
         credited = {item.document: item.share for item in answer.documents}
         ranked = sorted(supports, key=lambda item: -item.strength - credited.get(item.excerpt.source.document.id, 0.0))
         citations = [self._cite(item.excerpt.source, item.sentences, guard) for item in ranked]
@@ -198,11 +212,11 @@ class Asker:
         return [item for item in found if item] if all(found) else []
 
     def _quoted(self, question: str, evidence: Evidence, guard: int | None) -> Reply:
-        """The best sentence itself, and the better one of those beside it."""
+        """The best sentence itself, with one beside it."""
         from silo.inference.answer import notice_lines
 
-        source, sentences = evidence.rated[0].source, _quotation(evidence.rated)
-        citation = self._cite(source, sentences, guard, best=evidence.rated[0].sentence)
+        best = evidence.rated[0]
+        source, citation = best.source, self._cite(best.source, _quotation(evidence), guard, best=best.sentence)
         return Reply(
             question,
             " ".join(citation.quote.split()) or f"It is in {citation.document}, which may not be quoted.",
@@ -269,10 +283,14 @@ def _is_confident(steps: Sequence[Step]) -> bool:
     return bool(logs) and sum(logs) / len(logs) >= CONFIDENT_FROM
 
 
-def _quotation(rated: Sequence[Rated]) -> list[Sentence]:
-    """The best sentence, and the better one of those beside it if both are short."""
-    best = rated[0]
-    beside = (item for item in rated[1:] if item.source is best.source and abs(item.number - best.number) == 1)
+def _quotation(evidence: Evidence) -> list[Sentence]:
+    """The best sentence, and the better one of those beside it that hold a word of the question, if both are short."""
+    best, words = evidence.rated[0], evidence.question.weights.keys()
+    beside = (
+        item
+        for item in evidence.rated[1:]
+        if item.source is best.source and abs(item.number - best.number) == 1 and item.words & words
+    )
     both = sorted({best.number, next(beside, best).number})
     sentences = [best.source.sentences[number] for number in both]
     return sentences if sentences[-1].end - sentences[0].start <= _LONGEST_QUOTE else [best.sentence]
