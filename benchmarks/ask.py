@@ -95,7 +95,7 @@ def python_documents() -> Iterator[Document]:
         if len(docstring) > LONGEST_DOCSTRING_LEFT_OUT:
             texts[f"modules/{path.stem}.txt"] = docstring
     pages = {f"silo/{page.name}": page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
-    del pages["silo/chat.md"]  # it speaks of questions
+    del pages["silo/ask.md"]  # it speaks of questions
     for name, text in {**texts, **pages}.items():
         yield judge(Candidate(name, text, "machine", "docs", ()))
 
@@ -130,12 +130,12 @@ def answered(place: Path, name: str, file: Path, *, show: bool) -> list[Row]:
 
 
 def answers(asker: Asker, question: str) -> Row:
-    """What the model says without any check, what `silo ask` would say if it had to, and how strong the evidence is."""
+    """What the model says without any check, what `silo ask` says of anything it finds, and how strong that is."""
     lookup = Lookup(question, ())
     with reading(asker.stores, asker.policy) as retriever:
         strength = lookup.evidence(retriever).strength
     unchecked = "".join(step.text for step in asker.generate(lookup, max_tokens=64))
-    asking.FOUND_FROM = 0.0
+    asking.FOUND_FROM = sys.float_info.min  # whatever was found at all
     reply = asker.ask(question)
     asking.FOUND_FROM = FOUND_FROM
     return {"strength": strength, "before": unchecked.strip(), "after": reply.text, "quoted": reply.quoted}
@@ -170,14 +170,14 @@ import time; marks = [("start", time.time())]
 from silo.inference.ask.asker import Asker
 from silo.inference.ask.prompt import Lookup
 from silo.inference.retrieval import reading
-marks.append(("imports without torch", time.time()))
+marks.append(("imports", time.time()))
 import sys; asker = Asker.open(sys.argv[1], threads=1)
 marks.append(("open the store", time.time()))
 lookup = Lookup(sys.argv[2], ())
 with reading(asker.stores, asker.policy) as retriever: lookup.evidence(retriever)
 marks.append(("search", time.time()))
-import torch, silo.inference.generate, silo.inference.answer
-marks.append(("import torch", time.time()))
+import silo.inference.generate, silo.inference.answer, silo.lm.engine.decoder
+marks.append(("import the engine", time.time()))
 asker.load_model()
 marks.append(("load the model", time.time()))
 steps = asker.generate(lookup, max_tokens=16); next(steps)

@@ -24,6 +24,11 @@ from tests.inference.world import SHAPE, documents, make_model, make_store
 ROOT = Path(__file__).parent.parent
 WRITER = "A. Writer"
 STORY = "Once upon a time there was a fox who lived at the edge of a wood, and nobody had ever told him a story."
+NOTES = {
+    "garden.md": "The variety of tomato that did best last year was Ruthje: it ripened in July and did not split.",
+    "leave.md": "Parental leave is sixteen weeks at full pay. How long a holiday may be is said by the law.",
+    "trains.html": "<h1>To the sea</h1><p>The first train leaves at 6:12, and the last train at 22:40.</p>",
+}
 
 
 def make_world(root: Path) -> None:
@@ -34,6 +39,7 @@ def make_world(root: Path) -> None:
     shutil.rmtree(root / "making")
     stored = [replace(document, owner=WRITER) if at < 2 else document for at, document in enumerate(documents())]
     make_store(root / "my-store", model, stored).close()
+    shutil.copytree(model, root / "chat-model")
     theirs = root / "path" / "to" / "huggingface-directory"
     shutil.copytree(model, theirs, ignore=shutil.ignore_patterns("manifest.json", "documents.npy", "codec"))
     _write_texts(root)
@@ -56,6 +62,8 @@ def _write_texts(root: Path) -> None:
     for name in ("notes", "essays"):
         (root / name).mkdir()
         (root / name / "winter.txt").write_text(STORY.replace("fox", name), encoding="utf-8")
+    for name, text in NOTES.items():
+        (root / "notes" / name).write_text(text, encoding="utf-8")
     _refused()["write_input"](root / "in.jsonl")
 
 

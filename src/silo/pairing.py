@@ -5,25 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.files import read_json, write_json
 from silo.lm.audit import ask_models
-from silo.lm.manifest import CODEC_FOLDER, Key, open_tokenizer, read_key, recover_model, require_model
+from silo.lm.manifest import (
+    CODEC_FOLDER,
+    Key,
+    open_manifest,
+    open_tokenizer,
+    read_key,
+    recover_model,
+    require_model,
+    verify_network,
+)
 from silo.lm.windows import Windows
 from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
 from silo.search.knn.codec import Codec
 from silo.store.backup import Restored, restore
+from silo.store.encode import Encoder, Quantise
 from silo.store.erasure.receipt import ModelListing
 from silo.store.manifest import SEARCHES
 from silo.store.paths import StorePaths
 from silo.store.store import Store
+from silo.text.tokenizer import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from silo.lm.encode import DocumentEncoder
@@ -48,9 +61,7 @@ def create_store(
     require_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
     Store.require_codec(wanted, codec)
-    encoder = _open_encoder(model, verify=verify)
-    if "knn" in wanted:
-        encoder.require_finite_keys()
+    encoder, encoded_on = _encoder_for(model, wanted, verify=verify)
     file = model / "tokenizer.json"
     settings = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}
     store = Store.create(
@@ -60,7 +71,7 @@ def create_store(
         tokenizer_file=file if file.exists() else None,
         searches=wanted,
         passage_tokens=passage_tokens,
-        encoded_on=_placement_name(encoder.model.placement),
+        encoded_on=encoded_on,
         **settings,
     )
     write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
@@ -86,13 +97,13 @@ def open_store(
     return store
 
 
-def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Callable[[], DocumentEncoder]:
+def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Callable[[], Encoder]:
     """What loads the model of a store; another one is refused at once."""
     if place is None or not recover_model(place):
         raise SiloError("input-missing", f"the model of {store.root} is not at {place}", "give it with --model")
     store.require_model(open_tokenizer(place), read_key(place)[1])
     if "knn" not in store.config.searches:
-        return partial(_open_encoder, place, verify=verify)
+        return partial(_tokens_of, place, verify=verify)
     own = _placement_of(store.config.encoded_on)
     if not asked().agrees(own):
         message = f"the keys of {store.root} were made on {own}: another device or format makes other bits"
@@ -122,6 +133,36 @@ def restore_store(
     return restore(
         backup, path, evidence=evidence, force=force, accept_loss=accept_loss, list_models=models, advance=advance
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEncoder:
+    """A model whose tokenizer is all that a store without token search asks for: its network is not loaded."""
+
+    tokenizer: Tokenizer
+    fingerprint: str
+    context: int
+
+    def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
+        raise AssertionError(f"keys of {len(documents)} documents for {quantise}, in a store that has none")
+
+
+def _encoder_for(model: Path, searches: Iterable[str], *, verify: bool) -> tuple[Encoder, str]:
+    """What reads the documents of a new store, and where its keys are made: "" for the processor, or for none."""
+    if "knn" not in searches:
+        return _tokens_of(model, verify=verify), ""
+    encoder = _open_encoder(model, verify=verify)
+    encoder.require_finite_keys()
+    return encoder, _placement_name(encoder.model.placement)
+
+
+def _tokens_of(model: Path, *, verify: bool) -> Encoder:
+    config = read_json(model / "config.json")
+    length = config.get("text_config", config).get("max_position_embeddings")
+    if not isinstance(length, int):
+        return _open_encoder(model, verify=verify)
+    verify_network(model, open_manifest(model), again=verify)
+    return TokenEncoder(open_tokenizer(model), read_key(model)[1], length)
 
 
 def _open_encoder(model: Path, *, verify: bool, placement: Placement = NOT_ASKED) -> DocumentEncoder:

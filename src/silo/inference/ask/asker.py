@@ -15,7 +15,7 @@ import numpy as np
 
 from silo.errors import SiloError
 from silo.inference.ask.evidence import Evidence, Source
-from silo.inference.ask.prompt import AnswerContext, Lookup, Prompt, Turn
+from silo.inference.ask.prompt import AnswerContext, Lookup, NoRoomError, Prompt, Turn
 from silo.inference.ask.reply import NOT_FOUND, Citation, Reply
 from silo.inference.ask.support import Support, find_support
 from silo.inference.ask.words import stems
@@ -112,7 +112,10 @@ class Asker:
         lookup = Lookup(question, [turn for turn in turns[-_TURNS:] if self._holds(turn.documents)])
         if self._evidence(lookup) is None:
             return Reply(question, NOT_FOUND, found=False, policy=self.policy.describe())
-        steps = self._write(lookup, max_tokens, guard, show)
+        try:
+            steps = self._write(lookup, max_tokens, guard, show)
+        except NoRoomError:  # the sentence itself can be quoted all the same
+            steps = []
         evidence = self._evidence(lookup)  # documents may have gone meanwhile
         if evidence is None:
             return Reply(question, NOT_FOUND, found=False, policy=self.policy.describe())

@@ -98,6 +98,10 @@ def _leans(question: str) -> bool:
     return bool(_POINTING & {word.strip("?.,!'\"") for word in words}) or len(content_words(question)) < 2
 
 
+class NoRoomError(SiloError):
+    """A question and one excerpt are more than a model reads at once."""
+
+
 class AnswerContext:
     """Puts the prompt of one question before its answer, which has the other half of the model's context."""
 
@@ -127,4 +131,4 @@ class AnswerContext:
             ids = self._prompt.encode(texts, self._lookup.question, kept)
             if len(ids) <= self._room:
                 return ids, excerpts[:count]
-        raise SiloError("usage", f"the question leaves no room for what was found in {self._room} tokens of context")
+        raise NoRoomError("usage", f"the question leaves no room for what was found in {self._room} tokens of context")
