@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -20,6 +20,8 @@ from silo.files import canonical_json, write_atomic, write_private
 
 SigningKey = Ed25519PrivateKey
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+_NOT_A_KEY = ValueError, TypeError, UnsupportedAlgorithm, InternalError
+"""What is raised for bytes that are no key; the last one if they claim to be of a kind that they are too short for."""
 
 
 def load_or_make_key(path: Path) -> SigningKey:
@@ -54,7 +56,7 @@ def parse_public_key(data: bytes) -> bytes | None:
         return data
     try:
         key = serialization.load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm):
+    except _NOT_A_KEY:
         return None
     return key.public_bytes(*_RAW) if isinstance(key, Ed25519PublicKey) else None
 
@@ -98,7 +100,7 @@ def _private_key(path: Path) -> SigningKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise SiloError("input-unreadable", f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _NOT_A_KEY:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise SiloError("store-damaged", f"{path} is not an Ed25519 signing key", "restore the key from a copy")

@@ -295,9 +295,11 @@ def test_keys_that_are_open_damaged_or_swapped_are_refused(tmp_path: Path) -> No
     (tmp_path / "key.pub").write_bytes((tmp_path / "other.pub").read_bytes())
     with pytest.raises(SiloError, match="belongs to another key"):
         load_or_make_key(path)
-    path.write_bytes(b"not a key")
-    with pytest.raises(SiloError, match="not an Ed25519 signing key"):
-        load_or_make_key(path)
+    of_another_kind = path.read_bytes().replace(b"K2Vw", b"K2Vv")
+    for damaged in (b"not a key", of_another_kind):
+        path.write_bytes(damaged)
+        with pytest.raises(SiloError, match="not an Ed25519 signing key"):
+            load_or_make_key(path)
 
 
 def verified(*arguments: str) -> int:
