@@ -100,21 +100,40 @@ def append_line(path: Path, line: bytes) -> int:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Make a missing file of lines, or cut off a last line without newline, durably; returns the size."""
+    """Make a missing file of JSON lines, or cut off a torn last one, durably; returns the size."""
     if not path.exists():
         write_atomic(path, b"")
     size = whole_size(path)
     if size < path.stat().st_size:
+        with path.open("rb") as stream:
+            stream.seek(size)
+            require_torn(path, stream.read())
         with disk_errors(path):
             os.truncate(path, size)
         sync_file(path)
     return size
 
 
+def require_torn(path: Path, tail: bytes) -> None:
+    """Refuse what follows the last whole line unless a crash may have left it."""
+    if not _is_torn(tail):
+        raise SiloError("store-damaged", f"{path}: the end of the last line was changed", "restore it from a copy")
+
+
+def _is_torn(tail: bytes) -> bool:
+    """Is it the beginning of a JSON line? A whole object with something behind it is not: that is damage."""
+    text = tail.decode("utf-8", "replace")
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return True
+    return end == len(text)
+
+
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Every line that was written to its end."""
+    """Every JSON line that is not torn: a last one whose end was changed is for the reader to refuse."""
     with path.open("rb") as stream:
-        yield from (line for line in stream if line.endswith(b"\n"))
+        yield from (line for line in stream if line.endswith(b"\n") or not _is_torn(line))
 
 
 def whole_size(path: Path) -> int:

@@ -134,10 +134,14 @@ def test_every_changed_byte_of_a_whole_line_is_noticed(tmp_path: Path) -> None:
     _append(tmp_path, _usage(a=1.0))
     _append(tmp_path, _usage(c=1.0))
     whole = (tmp_path / LEDGER).read_bytes()
-    for at in range(len(whole) - 1):
+    for at in range(len(whole)):
         (tmp_path / LEDGER).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(SiloError, match="store-damaged"):
             statements(StorePaths(tmp_path))
+    with pytest.raises(SiloError, match="end of the last line"):
+        _append(tmp_path, _usage(a=1.0))
+    redact_usage(StorePaths(tmp_path), frozenset([bytes.fromhex(C)]))
+    assert C.encode() not in (tmp_path / LEDGER).read_bytes()
 
 
 _MANY = """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from silo.errors import SiloError
-from silo.files import append_line, canonical_json, cut_torn_line, fingerprint
+from silo.files import append_line, canonical_json, cut_torn_line, fingerprint, require_torn
 
 NOTHING_BEFORE = "0" * 64
 """`previous` of the first entry, and the hash of the head of an empty log."""
@@ -70,7 +70,7 @@ class AuditLog:
         size = data.rfind(b"\n") + 1
         entries = _entries(path, data[:size], _head([]))
         if size < len(data):
-            _require_torn(path, data[size:])
+            require_torn(path, data[size:])
             if not read_only:
                 cut_torn_line(path)
         return cls(path, entries, size, read_only=read_only)
@@ -169,17 +169,6 @@ def _entry(line: bytes) -> Entry:
     if _line(head, fields["kind"], content) != line:
         raise ValueError("not canonical, or changed")
     return Entry(fields["n"], fields["previous"], fields["kind"], content, hashlib.sha256(line).hexdigest())
-
-
-def _require_torn(path: Path, tail: bytes) -> None:
-    """The beginning of a line is a torn append; a whole object with something behind it is damage."""
-    text = tail.decode("utf-8", "replace")
-    try:
-        _, end = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return
-    if end < len(text):
-        raise _damaged(path, "the end of the last line was changed")
 
 
 def _damaged(path: Path, what: str) -> SiloError:
