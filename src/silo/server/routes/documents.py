@@ -10,9 +10,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
-from silo.inference.generate import score_tokens
+from silo.inference.generate import scoring
 from silo.inference.predict import Predictor
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
@@ -270,24 +271,21 @@ async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
 
 
 async def _perplexity(service: Service, client: str, predictor: Predictor, text: str) -> float:
-    """Scored in the engine, taking turns with the texts of others."""
+    """Scored in the engine, among the texts of others."""
     events: asyncio.Queue[Any] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-
-    def steps() -> Iterator[float]:
-        return (item.log_probability or 0.0 for item in score_tokens(predictor, text))
 
     def deliver(item: Any) -> None:
         loop.call_soon_threadsafe(events.put_nowait, item)
 
-    request = EngineRequest(client, steps, deliver)
+    request = EngineRequest(client, partial(scoring, predictor, text), deliver)
     service.engine.submit([request])
     logs: list[float] = []
     try:
         while (event := await events.get()) is not END:
             if isinstance(event, Exception):
                 raise event
-            logs.append(event)
+            logs.append(event.log_probability or 0.0)
     finally:
         service.engine.cancel(request)
     return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
