@@ -32,7 +32,7 @@ from silo.records import Document, Quarantined
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
-from silo.server.jobs import Job
+from silo.server.jobs import WAITING, Job
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
@@ -49,6 +49,7 @@ _MOST_LISTED = 1000
 _MOST_DOCUMENTS = 10_000
 _ACCEPT_SECONDS = 10.0
 _BUSY_SECONDS = 120.0
+_LOOK_SECONDS = 0.2
 _FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
 
 Name = Annotated[str | None, Query(max_length=4096)]
@@ -330,20 +331,21 @@ class Worker:
         self._catalogue = catalogue
 
     def run(self, job: Job, documents: Path, advance: Advance) -> dict[str, Any]:
-        """The result of a job."""
+        """The result of a job. Adding waits for some time, an erasure for as long as it takes."""
         store = self._catalogue.stores.get(job.store)
         if store is None:
             raise SiloError("input-missing", f"the store {job.store} is not served any more")
         if job.kind == "add":
             self._catalogue.let_add(store)
-        end = time.monotonic() + _BUSY_SECONDS
+        end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
                 return _add(store, documents, advance) if job.kind == "add" else _erase(store, job, advance)
             except SiloError as error:
                 if error.code != "busy" or time.monotonic() > end:
                     raise
-            time.sleep(0.2)
+            advance(WAITING, 0, 0)
+            time.sleep(_LOOK_SECONDS)
 
 
 def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
