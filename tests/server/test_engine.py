@@ -128,6 +128,18 @@ def test_too_many_are_sent_away_all_or_none() -> None:
     engine.close(5)
 
 
+def test_whoever_leaves_the_queue_makes_room_there() -> None:
+    done, engine = Collected(), Engine(slots=1, queue=1)
+    requests = [done.request("a", partial(count_to, 1)) for _ in range(3)]
+    engine.submit(requests[:2])
+    engine.cancel(requests[1])
+    assert engine.waiting == 1
+    engine.submit(requests[2:])
+    engine.start()
+    done.wait(2)
+    engine.close(5)
+
+
 def test_a_closing_engine_finishes_what_it_took() -> None:
     done, engine = Collected(), Engine(slots=1, queue=10)
     engine.submit([done.request("a", partial(count_to, 50)) for _ in range(3)])
@@ -139,7 +151,7 @@ def test_a_closing_engine_finishes_what_it_took() -> None:
     assert refused.value.status == 503
 
 
-WAYS = [
+WAYS: list[tuple[str, str, Settings, dict[str, Any]]] = [
     ("knn+ngram", "", Settings(), {"max_tokens": 24}),
     ("knn+ngram", "", Settings(), {"temperature": 0.9, "seed": 3}),
     ("knn+ngram", 'owner != "f"', Settings(), {"guard": 4}),

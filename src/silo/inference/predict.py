@@ -197,6 +197,7 @@ class Reader:
         self._predictor = predictor
         self._decoders: list[Decoder] = []
         self._last_context: tuple[Any, list[InContext]] = (None, [])
+        self._last_levels: tuple[Any, tuple[NgramLevel, ...]] = (None, ())
         encoder = predictor.encoder
         self._separate = encoder is not None and (
             predictor.context is not None or not predictor.opened.is_same(encoder.opened)
@@ -239,7 +240,7 @@ class Reader:
         prefix = np.asarray(ids, dtype=np.int64)
         levels: tuple[NgramLevel, ...] = ()
         if retriever is not None and "ngram" in predictor.method:
-            levels = tuple((yield Search(partial(retriever.next_tokens, prefix))))
+            levels = yield from self._levels(prefix, retriever)
         context, texts = yield from self._texts(prefix, retriever)
         draft = self._draft_after(prefix, levels, retriever)
         outputs: list[DecoderOutput] | None = yield Reading(self._decoders[: len(texts)], texts, draft)
@@ -267,6 +268,14 @@ class Reader:
         for level, weight in zip(levels, level_weights, strict=True):
             add_component(mixed, level.tokens, level.counts / level.total, weight)
         return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
+
+    def _levels(self, prefix: NDArray[np.int64], retriever: Retriever) -> Generator[Ask, Any, tuple[NgramLevel, ...]]:
+        """What follows matches of the text; known already where it was read in part only when it was last asked for."""
+        mark = (prefix.tobytes(), retriever.content)
+        if self._last_levels[0] != mark:
+            found = yield Search(partial(retriever.next_tokens, prefix))
+            self._last_levels = (mark, tuple(found))
+        return self._last_levels[1]
 
     def _texts(
         self, prefix: NDArray[np.int64], retriever: Retriever | None

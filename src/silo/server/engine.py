@@ -58,7 +58,7 @@ class Slots:
 
     def clients(self) -> Counter[str]:
         """How many slots each client has."""
-        return Counter(request.client for request in self._running)
+        return Counter(request.client for request in list(self._running))
 
     def add_request(self, request: Request) -> None:
         """Give a request a slot; its first step comes with the next round."""
@@ -85,8 +85,8 @@ class Slots:
             else:
                 self._advance(request, None, asked)
         while asked:
-            searches = {request: ask for request, ask in asked.items() if not isinstance(ask, Reading)}
-            now = searches or asked
+            searches = {request for request, ask in asked.items() if not isinstance(ask, Reading)}
+            now = {request: ask for request, ask in asked.items() if not searches or request in searches}
             answers = self._answer(now, "silo_search_seconds" if searches else "silo_network_seconds")
             asked = {request: ask for request, ask in asked.items() if request not in now}
             for request, answer in answers.items():
@@ -113,15 +113,14 @@ class Slots:
         """Let a request go on with an answer, to what it asks next or to the end of its step."""
         try:
             item = self._running[request].send(answer)
-        except StopIteration:
-            self._end(request)
-        except Exception as error:  # of whatever kind, it concerns this request alone
-            self._end(request, error)
-        else:
             if isinstance(item, Ask):
                 asked[request] = item
             else:
                 request.deliver(item)
+        except StopIteration:
+            self._end(request)
+        except Exception as error:  # of whatever kind, it concerns this request alone
+            self._end(request, error)
 
     def _end(self, request: Request, error: Exception | None = None) -> None:
         self.cancel(request)
@@ -163,15 +162,19 @@ class Engine:
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
-        """Nobody waits for this request any more: its slot is free before the next step."""
+        """Nobody waits for this request any more: its place in the queue is free now, its slot before the next step."""
         with self._changed:
             request.cancelled = True
-            self._changed.notify()
+            queue = self._waiting.get(request.client, deque())
+            if request in queue:
+                queue.remove(request)
+            if not queue:
+                self._waiting.pop(request.client, None)
 
     @property
     def waiting(self) -> int:
         """Requests that have no slot yet."""
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, list(self._waiting.values())))
 
     @property
     def running(self) -> int:
@@ -216,9 +219,7 @@ class Engine:
         while free and passed_over < len(self._waiting):
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
-            while queue and queue[0].cancelled:
-                queue.popleft()
-            if queue and (free > 1 or self._slots.count == 1 or not held[client]):
+            if free > 1 or self._slots.count == 1 or not held[client]:
                 held[client] += 1
                 free -= 1
                 passed_over = 0
