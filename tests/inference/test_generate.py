@@ -156,6 +156,8 @@ def test_credits_outlive_the_generation_they_come_from(place: Path, tmp_path: Pa
     assert done.documents
     assert "law" in {item.external_id for item in first.credits}
     assert first.credits.largest == first.credits[0]
+    for count in range(1, len(first.credits) + 2):
+        assert first.credits.first(count) == first.credits[:count]
     assert len(first.credits) == len(list(first.credits))
 
 

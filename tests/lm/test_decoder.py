@@ -15,7 +15,7 @@ from transformers import GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from silo.errors import SiloError
-from silo.lm.engine.decoder import DecodingModel, Drafts, EngineDecoder, read_together
+from silo.lm.engine.decoder import DecodingModel, Drafts, EngineDecoder, Reading, read_together
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import Preset, make_network
 from tests.byte_tokenizer import write_byte_tokenizer
@@ -61,9 +61,38 @@ def test_texts_read_together_are_as_if_read_alone(model: DecodingModel) -> None:
     texts = [rng.integers(0, 256, size) for size in (1, 9, 30, 30)]
     decoders = [model.decoder() for _ in texts]
     for _ in range(3):
-        for text, found in zip(texts, read_together(decoders, texts), strict=True):
-            assert np.array_equal(found.probabilities, model.decoder().read(text).probabilities)
+        readings = [Reading([decoder], [text]) for decoder, text in zip(decoders, texts, strict=True)]
+        for text, found in zip(texts, read_together(readings), strict=True):
+            assert found is not None
+            assert np.array_equal(found[0].probabilities, model.decoder().read(text).probabilities)
         texts = [np.append(text, 7) for text in texts]
+
+
+def test_long_texts_are_read_in_parts_while_short_ones_are_answered(model: DecodingModel) -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 256, size) for size in (1, 3, 30, 50)]
+    readings = [Reading([model.decoder("ffn")], [text]) for text in texts]
+    rounds: list[list[int]] = []
+    waiting = readings
+    while waiting:
+        found = dict(zip(waiting, read_together(waiting, spare=10), strict=True))
+        rounds.append([len(reading.texts[0]) for reading, outputs in found.items() if outputs])
+        for reading, outputs in found.items():
+            fresh = model.decoder("ffn").read(reading.texts[0])
+            if outputs is not None:
+                assert np.array_equal(outputs[0].probabilities, fresh.probabilities)
+                assert np.array_equal(outputs[0].key, fresh.key)
+        waiting = [reading for reading, outputs in found.items() if outputs is None]
+    assert rounds[0] == [1, 3]
+    assert [length for ended in rounds for length in ended] == [1, 3, 30, 50]
+    assert len(rounds) == 7
+
+
+def test_a_pass_that_fails_leaves_nothing_behind(model: DecodingModel) -> None:
+    decoder, text = model.decoder(), np.array([1, 2, 3])
+    with pytest.raises(ValueError, match="vocabulary"):
+        read_together([Reading([decoder], [text]), Reading([model.decoder()], [np.array([999])])])
+    assert np.array_equal(decoder.read(text).probabilities, model.decoder().read(text).probabilities)
 
 
 def test_the_engine_predicts_what_transformers_predicts(root: Path, model: DecodingModel) -> None:

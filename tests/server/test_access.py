@@ -150,7 +150,18 @@ def test_what_is_too_large_is_refused(served: Served) -> None:
 def test_health_and_numbers(served: Served) -> None:
     assert served.client("").get("/healthz").json() == {"status": "ok"}
     assert served.client("").get("/readyz").json() == {"status": "ready"}
+    asked = {"model": "tiny", "prompt": ["The", "A"], "max_tokens": 3}
+    before = served.client().get("/metrics").text
+    assert served.client().post("/v1/completions", json=asked).status_code == 200
     text = served.client().get("/metrics").text
+    assert _number(text, "silo_first_token_seconds_count") == _number(before, "silo_first_token_seconds_count") + 2
+    for name in ("search", "network"):
+        assert _number(text, f"silo_{name}_seconds_count") >= _number(before, f"silo_{name}_seconds_count") + 3
+        assert _number(text, f"silo_{name}_seconds_sum") > _number(before, f"silo_{name}_seconds_sum")
     assert '\nsilo_requests_total{route="/healthz",status="200"}' in text
     assert "silo_request_seconds_bucket" in text
     assert "\nsilo_waiting 0\n" in text
+
+
+def _number(metrics: str, name: str) -> float:
+    return next((float(line.split()[1]) for line in metrics.splitlines() if line.startswith(f"{name} ")), 0.0)

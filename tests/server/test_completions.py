@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,10 +101,16 @@ def test_a_stream_is_the_answer_in_pieces(client: openai.OpenAI) -> None:
 
 
 def test_the_guard_ends_an_answer_honestly(served: Served) -> None:
-    everything = {"model": "tiny", "prompt": "The sea", "max_tokens": 30, "temperature": 0}
-    guarded = served.client().post("/v1/completions", json={**everything, "silo": {"guard": 1}}).json()
-    assert guarded["choices"][0]["finish_reason"] in ("content_filter", "length", "stop")
-    refused = served.client().post("/v1/completions", json={**everything, "silo": {"guard": 0}})
+    asked: dict[str, Any] = {"model": "tiny", "prompt": TEXTS["tea"][:30], "max_tokens": 9, "temperature": 0}
+    nearest = {"method": "knn", "k": 1, "lambda": 1.0}
+    free = served.client().post("/v1/completions", json={**asked, "silo": nearest}).json()["choices"][0]
+    assert free["text"].startswith(TEXTS["tea"][30])
+    guarded = {**asked, "silo": {**nearest, "guard": 1}}
+    stopped = served.client().post("/v1/completions", json=guarded).json()["choices"][0]
+    assert (stopped["finish_reason"], stopped["text"]) == ("content_filter", "")
+    chunks = served.client().post("/v1/completions", json={**guarded, "stream": True}).text.split("\n\n")
+    assert json.loads(chunks[-3].removeprefix("data: "))["choices"][0]["finish_reason"] == "content_filter"
+    refused = served.client().post("/v1/completions", json={**asked, "silo": {"guard": 0}})
     assert refused.json()["error"]["param"] == "silo.guard"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,3 +183,54 @@ def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines
     jobs.close()
     assert now.resumed
     assert (now.state, now.result) == (("done", {"read": "{}\n"}) if lines else ("failed", None))
+
+
+def test_an_erasure_overtakes_what_is_being_added(tmp_path: Path) -> None:
+    order: list[str] = []
+    adding = threading.Event()
+
+    def work(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
+        order.append(job.kind)
+        if job.kind == "erase":
+            return {}
+        adding.set()
+        for done in range(1, 1000 if len(order) == 1 else 2):
+            advance("encode", done, 1000)
+            time.sleep(0.01)
+        return {"text": documents.read_bytes().decode()}
+
+    jobs = Jobs(tmp_path / "jobs", work)
+    jobs.start()
+    add, later = (jobs.create("add", "store", caller="", owner="", given={}, lines=b"{}") for _ in range(2))
+    assert adding.wait(10)
+    erase = jobs.create("erase", "store", caller="", owner="", given={})
+    for job in (erase, add, later):
+        while not job.is_over:
+            job = jobs.wait(job, 10)
+        assert job.state == "done"
+    assert order[:2] == ["add", "erase"]
+    assert sorted(order[2:]) == ["add", "add"]
+    jobs.close()
+
+
+def test_a_stopping_server_leaves_what_it_was_adding_for_the_next_one(tmp_path: Path) -> None:
+    adding = threading.Event()
+
+    def endless(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
+        adding.set()
+        while True:
+            advance("encode", 1, 2)
+
+    first = Jobs(tmp_path / "jobs", endless)
+    first.start()
+    job = first.create("add", "store", caller="", owner="", given={}, lines=b"{}")
+    assert adding.wait(10)
+    first.close()
+    second = Jobs(tmp_path / "jobs", lambda _, documents, __: {"text": documents.read_bytes().decode()})
+    second.start()
+    left = second.find(job.id)
+    assert left is not None
+    while not left.is_over:
+        left = second.wait(left, 10)
+    assert (left.state, left.result, left.resumed) == ("done", {"text": "{}"}, True)
+    second.close()

@@ -1,15 +1,24 @@
-"""Texts take turns: one client after the other, each alone with its error, and none beyond what was promised."""
+"""Texts are advanced together: clients in turn, each alone with its error, and none beyond what was promised."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
+from silo.inference.generate import GenerateOptions, Step, generate, score_tokens, scoring, writing
+from silo.inference.predict import Asking, Predictor
+from silo.inference.retrieval import Search
+from silo.inference.settings import Settings, parse_method
 from silo.server.engine import END, Engine, Request, Slots
 from silo.server.problems import Problem
+from silo.store.policy import Policy
+from tests.inference.world import TEXTS
+from tests.server.conftest import Served
 
 
 class Collected:
@@ -19,7 +28,7 @@ class Collected:
         self.seen: list[Any] = []
         self.ended = threading.Semaphore(0)
 
-    def request(self, client: str, steps: Callable[[], Iterator[Any]]) -> Request:
+    def request(self, client: str, steps: Callable[[], Asking[Any]]) -> Request:
         def deliver(event: Any) -> None:
             if event is END:
                 self.ended.release()
@@ -33,20 +42,24 @@ class Collected:
             assert self.ended.acquire(timeout=20)
 
 
+def count_to(end: int) -> Asking[int]:
+    yield from range(end)
+
+
 def test_every_request_has_one_step_in_a_round() -> None:
     done = Collected()
     slots = Slots(2)
     for client in "ab":
-        slots.add_request(done.request(client, lambda: iter(range(2))))
+        slots.add_request(done.request(client, partial(count_to, 2)))
     slots.step()
     assert done.seen == [("a", 0), ("b", 0)]
 
 
 def test_clients_are_admitted_in_turn_and_the_last_slot_is_kept_for_others() -> None:
     done, engine = Collected(), Engine(slots=2, queue=10)
-    many = [done.request("many", lambda: iter(range(3))) for _ in range(4)]
+    many = [done.request("many", partial(count_to, 3)) for _ in range(4)]
     engine.submit(many)
-    engine.submit([done.request("one", lambda: iter(range(3)))])
+    engine.submit([done.request("one", partial(count_to, 3))])
     engine.start()
     done.wait(5)
     assert [client for client, _ in done.seen][:6].count("one") == 3
@@ -56,17 +69,17 @@ def test_clients_are_admitted_in_turn_and_the_last_slot_is_kept_for_others() -> 
 def test_an_error_is_that_of_its_request_alone() -> None:
     done, engine = Collected(), Engine(slots=4, queue=10)
 
-    def fail() -> Iterator[int]:
+    def fail() -> Asking[int]:
         yield 1
         raise ValueError("broken")
 
-    def fail_at_once() -> Iterator[int]:
+    def fail_at_once() -> Asking[int]:
         raise ValueError("broken at once")
 
     engine.start()
-    engine.submit([done.request("a", fail), done.request("b", fail_at_once), done.request("c", lambda: iter([1, 2]))])
+    engine.submit([done.request("a", fail), done.request("b", fail_at_once), done.request("c", partial(count_to, 2))])
     done.wait(3)
-    assert [event for client, event in done.seen if client == "c"] == [1, 2]
+    assert [event for client, event in done.seen if client == "c"] == [0, 1]
     assert sorted(str(event) for client, event in done.seen if isinstance(event, ValueError)) == [
         "broken",
         "broken at once",
@@ -78,7 +91,7 @@ def test_what_is_cancelled_frees_its_slot_and_closes_its_text() -> None:
     done, engine = Collected(), Engine(slots=1, queue=10)
     closed, begun = threading.Event(), threading.Event()
 
-    def endless() -> Iterator[int]:
+    def endless() -> Asking[int]:
         try:
             while True:
                 begun.set()
@@ -90,37 +103,118 @@ def test_what_is_cancelled_frees_its_slot_and_closes_its_text() -> None:
     engine.start()
     engine.submit([request])
     assert begun.wait(10)
-    engine.submit([done.request("b", lambda: iter([7]))])
+    engine.submit([done.request("b", partial(count_to, 1))])
     engine.cancel(request)
     done.wait(1)
     assert closed.is_set()
-    assert done.seen[-1] == ("b", 7)
+    assert done.seen[-1] == ("b", 0)
     engine.close(5)
 
 
 def test_too_many_are_sent_away_all_or_none() -> None:
     done, engine = Collected(), Engine(slots=1, queue=2)
-    engine.submit([done.request("a", lambda: iter([1])) for _ in range(2)])
+    engine.submit([done.request("a", partial(count_to, 1)) for _ in range(2)])
     with pytest.raises(Problem) as refused:
-        engine.submit([done.request("b", lambda: iter([1])) for _ in range(2)])
+        engine.submit([done.request("b", partial(count_to, 1)) for _ in range(2)])
     assert refused.value.status == 429
     assert refused.value.response().headers["retry-after"] == "1"
     with pytest.raises(Problem) as refused:
-        engine.submit([done.request("a", lambda: iter([1]))], most=2)
+        engine.submit([done.request("a", partial(count_to, 1))], most=2)
     assert refused.value.status == 429
-    engine.submit([done.request("b", lambda: iter([1]))])
+    engine.submit([done.request("b", partial(count_to, 1))])
     engine.start()
     done.wait(3)
     assert engine.waiting == engine.running == 0
     engine.close(5)
 
 
+def test_whoever_leaves_the_queue_makes_room_there() -> None:
+    done, engine = Collected(), Engine(slots=1, queue=1)
+    requests = [done.request("a", partial(count_to, 1)) for _ in range(3)]
+    engine.submit(requests[:2])
+    engine.cancel(requests[1])
+    assert engine.waiting == 1
+    engine.submit(requests[2:])
+    engine.start()
+    done.wait(2)
+    engine.close(5)
+
+
 def test_a_closing_engine_finishes_what_it_took() -> None:
     done, engine = Collected(), Engine(slots=1, queue=10)
-    engine.submit([done.request("a", lambda: iter(range(50))) for _ in range(3)])
+    engine.submit([done.request("a", partial(count_to, 50)) for _ in range(3)])
     engine.start()
     engine.close(20)
     assert len(done.seen) == 150
     with pytest.raises(Problem) as refused:
-        engine.submit([done.request("b", lambda: iter([1]))])
+        engine.submit([done.request("b", partial(count_to, 1))])
     assert refused.value.status == 503
+
+
+WAYS: list[tuple[str, str, Settings, dict[str, Any]]] = [
+    ("knn+ngram", "", Settings(), {"max_tokens": 24}),
+    ("knn+ngram", "", Settings(), {"temperature": 0.9, "seed": 3}),
+    ("knn+ngram", 'owner != "f"', Settings(), {"guard": 4}),
+    ("knn", "", Settings(k=8, tau=2.0, skip=0.5), {"temperature": 0.7, "seed": 1, "neighbours": 2}),
+    ("knn+ric", 'tier <= "by"', Settings(), {}),
+    ("ngram", "", Settings(), {"stop": ["o"]}),
+    ("lm", "", Settings(), {"temperature": 1.2, "seed": 8}),
+]
+PROMPTS = [TEXTS["fox"], "T", TEXTS["sea"][:20], "The quick", "Tea is", TEXTS["law"], ""]
+
+
+def test_texts_of_all_kinds_are_written_in_one_pass_as_each_is_alone(served: Served) -> None:
+    every = served.app.state.service.catalogue.models["tiny"].language_model
+    texts: list[tuple[Predictor, str, GenerateOptions]] = [
+        (
+            every.with_options(parse_method(method), settings, Policy.parse(policy)),
+            prompt,
+            GenerateOptions.of(**options),
+        )
+        for (method, policy, settings, options), prompt in zip(WAYS, PROMPTS, strict=True)
+    ]
+    alone = [list(generate(predictor, prompt, options)) for predictor, prompt, options in texts]
+    scored = list(score_tokens(every, TEXTS["tea"][:12], 2))
+    noted: list[str] = []
+    slots, done = Slots(len(texts) + 1, lambda name, _: noted.append(name)), Collected()
+    for number, text in enumerate(texts):
+        slots.add_request(done.request(str(number), partial(writing, *text)))
+    slots.add_request(done.request("score", partial(scoring, every, TEXTS["tea"][:12], 2)))
+    while len(slots):
+        slots.step()
+    for number, steps in enumerate(alone):
+        together: list[Step] = [event for client, event in done.seen if client == str(number)]
+        assert together == steps
+        assert [list(step.credits) for step in together] == [list(step.credits) for step in steps]
+    assert [event for client, event in done.seen if client == "score"] == scored
+    longest = max(map(len, alone))
+    assert longest <= noted.count("silo_network_seconds") < 2 * longest + 10
+
+
+def test_a_long_prompt_holds_up_nobody(served: Served) -> None:
+    every = served.app.state.service.catalogue.models["tiny"].language_model
+    prompts, options = [np.full(60, number) for number in range(4)], GenerateOptions(max_tokens=1)
+    slots, done = Slots(5), Collected()
+    slots.add_request(done.request("short", partial(writing, every, "T", GenerateOptions(max_tokens=6))))
+    for prompt in prompts:
+        slots.add_request(done.request("long", partial(writing, every, prompt, options)))
+    slots.step()
+    assert [client for client, _ in done.seen] == ["short"]
+    for _ in range(5):
+        slots.step()
+    written = [event for client, event in done.seen if client == "long"]
+    assert written == [step for prompt in prompts for step in generate(every, prompt, options)]
+
+
+def test_a_search_that_fails_ends_its_own_text_alone(served: Served) -> None:
+    every = served.app.state.service.catalogue.models["tiny"].language_model
+
+    def broken() -> Asking[int]:
+        yield Search(lambda: 1 // 0)
+
+    slots, done = Slots(2), Collected()
+    slots.add_request(done.request("broken", broken))
+    slots.add_request(done.request("whole", partial(writing, every, "The", GenerateOptions(max_tokens=1))))
+    slots.step()
+    assert isinstance(dict(done.seen)["broken"], ZeroDivisionError)
+    assert dict(done.seen)["whole"] == next(generate(every, "The", GenerateOptions(max_tokens=1)))

@@ -70,17 +70,16 @@ class Answer:
         """Mean shares by document, owner or license, largest first."""
         return _mean_shares(self.documents, len(self.tokens), by)
 
-    def sentences(self) -> list[dict[str, Any]]:
-        """Every sentence with the shares of its documents."""
+    def sentences(self, least: float = 0.0) -> list[dict[str, Any]]:
+        """Every sentence with the shares of its documents, without those that have less than `least` of it."""
         sentences = []
         for span in by_sentence(step.text for step in self.steps):
             part = self.steps[span]
             tokens = [step.credits for step in part if step.token >= 0]
-            shares = _mean_shares(by_document(tokens), len(tokens))
+            shares = _mean_shares(by_document(tokens, least * len(tokens)), len(tokens))
+            lm_share = sum(item.lm_share for item in tokens) / len(tokens) if tokens else 1.0
             text = "".join(step.text for step in part)
-            sentences.append(
-                {"text": text, "lm_share": 1.0 - sum(share for _, share in shares), "documents": dict(shares)}
-            )
+            sentences.append({"text": text, "lm_share": lm_share, "documents": dict(shares)})
         return sentences
 
     def as_json(self) -> dict[str, Any]:

@@ -105,6 +105,16 @@ class Credits(Sequence[Credit]):
         ]
         return min(largest, key=_largest_first, default=None)
 
+    def first(self, count: int) -> tuple[Credit, ...]:
+        """The first so many, without looking at the others."""
+        held = sum(len(part.rows) for part in self.parts)
+        if held <= count:
+            return self._made[:count]
+        every = np.concatenate([part.shares for part in self.parts])
+        least = np.partition(every, held - count)[held - count]
+        near = (item for part in self.parts for item in part.only(part.shares >= least).credits())
+        return tuple(sorted(near, key=_largest_first)[:count])
+
     def __len__(self) -> int:
         return sum(len(part.rows) for part in self.parts) + len(self.context)
 
@@ -215,15 +225,16 @@ def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
     for token in credits:
         for part in token.parts:
             parts[part.store, part.facts].append(part)
-    totals: dict[tuple[int, str], Credit] = {}
+    summed = []
     for (store, facts), held in parts.items():
         columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
-        total = _StoreCredits(store, facts, *_sum_by_row(*columns))
-        if len(parts) == 1:
-            total = total.only(total.shares >= least)
-        for item in total.credits():
-            before = totals.get((store, item.document))
-            totals[store, item.document] = item._replace(share=item.share + before.share) if before else item
+        summed.append(_StoreCredits(store, facts, *_sum_by_row(*columns)))
+    if len(summed) == 1:
+        return sorted(summed[0].only(summed[0].shares >= least).credits(), key=_largest_first)
+    totals: dict[tuple[int, str], Credit] = {}
+    for item in (item for total in summed for item in total.credits()):
+        before = totals.get((item.store, item.document))
+        totals[item.store, item.document] = item._replace(share=item.share + before.share) if before else item
     return sorted((item for item in totals.values() if item.share >= least), key=_largest_first)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from silo.inference.credit import Credit, Credits, credit
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats
 from silo.inference.neighbours import Neighbour, top_neighbours
-from silo.inference.predict import Prediction, Predictor
+from silo.inference.predict import Asking, Prediction, Predictor, alone
 from silo.inference.retrieval import Retriever
 from silo.text.tokenizer import Tokenizer
 
@@ -140,6 +140,11 @@ class GenerateOptions:
 
 def generate(predictor: Predictor, prompt: str | NDArray[Any], options: GenerateOptions) -> Iterator[Step]:
     """Continue a prompt. Every step sees the stores as they are at that moment; what cannot be guarded is refused."""
+    return alone(writing(predictor, prompt, options))
+
+
+def writing(predictor: Predictor, prompt: str | NDArray[Any], options: GenerateOptions) -> Asking[Step]:
+    """As `generate`, for a text that is written among others: it asks for what it needs."""
     if options.guard is not None:
         options.guard.check(predictor.stores)
     return _Text(predictor, _prompt_ids(prompt, predictor.tokenizer), options).steps()
@@ -160,20 +165,30 @@ class TokenScore:
 def score_tokens(
     predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0, *, given: int = 0
 ) -> Iterator[TokenScore]:
-    """Score a prompt token by token, with the numbers that `generate` would give; for texts that take turns.
+    """Score a prompt token by token, with the numbers that `generate` would give.
 
     The first token is the beginning of the text, also where the prompt leaves it out. So many tokens after that
     one are `given`: they are read, and only what follows is scored.
     """
+    return alone(scoring(predictor, prompt, alternatives, given=given))
+
+
+def scoring(
+    predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0, *, given: int = 0
+) -> Asking[TokenScore]:
+    """As `score_tokens`, for a text that is scored among others: it asks for what it needs."""
     ids = _prompt_ids(prompt, predictor.tokenizer)
     reader = predictor.reader()
     if not given:
         yield TokenScore(int(ids[0]), None)
     for at in range(1 + given, len(ids)):
-        with predictor.reading() if predictor.method else nullcontext() as retriever:
-            probabilities = reader.predict(ids[:at], retriever).probabilities
-        tops = _likeliest(probabilities[: predictor.tokenizer.vocabulary], alternatives)
-        yield TokenScore(int(ids[at]), _log(probabilities[ids[at]]), tops)
+        score = partial(_score, int(ids[at]), predictor.tokenizer.vocabulary, alternatives)
+        yield (yield from reader.use_next(ids[:at], score, asks_stores=bool(predictor.method)))
+
+
+def _score(token: int, vocabulary: int, alternatives: int, prediction: Prediction, _: Retriever | None) -> TokenScore:
+    tops = _likeliest(prediction.probabilities[:vocabulary], alternatives)
+    return TokenScore(token, _log(prediction.probabilities[token]), tops)
 
 
 def _prompt_ids(prompt: str | NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.int64]:
@@ -208,9 +223,10 @@ class _Text:
         self._rng = options.sampling.rng()
         self._writer = _Writer(predictor.tokenizer, ids, options.stop)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Asking[Step]:
+        asks_stores = bool(self._predictor.method) or self._options.guard is not None
         for count in range(self._options.max_tokens):
-            step = self._step()
+            step = yield from self._reader.use_next(self._ids, self._choose, asks_stores=asks_stores)
             if step.token < 0:
                 yield step
                 return
@@ -222,20 +238,18 @@ class _Text:
             if finish:
                 return
 
-    def _step(self) -> Step:
-        asks_stores = bool(self._predictor.method) or self._options.guard is not None
-        with self._predictor.reading() if asks_stores else nullcontext() as retriever:
-            prediction = self._reader.predict(self._ids, retriever)
-            probabilities = self._allowed(prediction, retriever)
-            if not probabilities.sum() > 0:
-                return self._end("content_filter")
-            token = self._options.sampling.choose(probabilities, self._rng)
-            tops = _likeliest(prediction.probabilities[: len(probabilities)], self._options.alternatives)
-            log = _log(prediction.probabilities[token])
-            if token == self._predictor.tokenizer.begin:
-                return self._end("stop", log, tops)
-            credited = credit(prediction, token, retriever) if self._options.credit else Credits()
-            near = self._neighbours(prediction, retriever)
+    def _choose(self, prediction: Prediction, retriever: Retriever | None) -> Step:
+        """The next token; its text comes later."""
+        probabilities = self._allowed(prediction, retriever)
+        if not probabilities.sum() > 0:
+            return self._end("content_filter")
+        token = self._options.sampling.choose(probabilities, self._rng)
+        tops = _likeliest(prediction.probabilities[: len(probabilities)], self._options.alternatives)
+        log = _log(prediction.probabilities[token])
+        if token == self._predictor.tokenizer.begin:
+            return self._end("stop", log, tops)
+        credited = credit(prediction, token, retriever) if self._options.credit else Credits()
+        near = self._neighbours(prediction, retriever)
         self._ids = np.append(self._ids, token)
         return Step(token, "", log, credited, near, alternatives=tops)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from silo.errors import SiloError
 from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
-from silo.inference.retrieval import NgramLevel, Retriever, reading
+from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading, search_together
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, read_together
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading, read_together
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
@@ -33,6 +33,35 @@ if TYPE_CHECKING:
 
 _LEAST_MATCH = 4
 """Tokens of a match that is followed further."""
+
+Ask = Reading | Search | NearestSearch
+"""What has to be known for a prediction: a text asks and waits, so that the asks of many can be answered together."""
+Made = TypeVar("Made")
+Asking = Generator[Ask | Made, Any, None]
+"""Gives what it makes, and between that what it asks: it is sent the answer, or None to ask again."""
+
+
+def answer_together(asks: Sequence[Ask], *, spare: int | None = None) -> list[Any]:
+    """The answers to some asks, which are those that each would get alone; `spare` is as for `read_together`."""
+    readings = [ask for ask in asks if isinstance(ask, Reading)]
+    searches = [ask for ask in asks if not isinstance(ask, Reading)]
+    read, found = iter(read_together(readings, spare=spare)), iter(search_together(searches))
+    return [next(read) if isinstance(ask, Reading) else next(found) for ask in asks]
+
+
+def alone(asking: Asking[Made]) -> Iterator[Made]:
+    """What one text makes; its asks are answered as they come."""
+    answer: Any = None
+    try:
+        while True:
+            item = asking.send(answer)
+            answer = answer_together([item])[0] if isinstance(item, Ask) else None
+            if not isinstance(item, Ask):
+                yield item
+    except StopIteration:
+        return
+    finally:
+        asking.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +197,7 @@ class Reader:
         self._predictor = predictor
         self._decoders: list[Decoder] = []
         self._last_context: tuple[Any, list[InContext]] = (None, [])
+        self._last_levels: tuple[Any, tuple[NgramLevel, ...]] = (None, ())
         encoder = predictor.encoder
         self._separate = encoder is not None and (
             predictor.context is not None or not predictor.opened.is_same(encoder.opened)
@@ -181,12 +211,41 @@ class Reader:
 
     def predict(self, ids: NDArray[np.integer[Any]], retriever: Retriever | None) -> Prediction:
         """The distribution after a text, which begins with the beginning-of-text token."""
+        asking, answer = self.predicting(ids, retriever), None
+        try:
+            while True:
+                answer = answer_together([asking.send(answer)])[0]
+        except StopIteration as end:
+            found: Prediction = end.value
+            return found
+
+    def use_next(
+        self, ids: NDArray[np.integer[Any]], use: Callable[[Prediction, Retriever | None], Made], *, asks_stores: bool
+    ) -> Generator[Ask, Any, Made]:
+        """What `use` makes of the prediction after a text and the stores as they are now.
+
+        Where a long text was read in part only, they are let go of and asked anew.
+        """
+        while True:
+            with self._predictor.reading() if asks_stores else nullcontext() as retriever:
+                prediction = yield from self.predicting(ids, retriever)
+                if prediction is not None:
+                    return use(prediction, retriever)
+
+    def predicting(
+        self, ids: NDArray[np.integer[Any]], retriever: Retriever | None
+    ) -> Generator[Ask, Any, Prediction | None]:
+        """As `predict`, by asks; None where one was not answered."""
         predictor, settings = self._predictor, self._predictor.settings
         prefix = np.asarray(ids, dtype=np.int64)
         levels: tuple[NgramLevel, ...] = ()
         if retriever is not None and "ngram" in predictor.method:
-            levels = tuple(retriever.next_tokens(prefix))
-        context, outputs = self._language_model(prefix, retriever, self._draft_after(prefix, levels, retriever))
+            levels = yield from self._levels(prefix, retriever)
+        context, texts = yield from self._texts(prefix, retriever)
+        draft = self._draft_after(prefix, levels, retriever)
+        outputs: list[DecoderOutput] | None = yield Reading(self._decoders[: len(texts)], texts, draft)
+        if outputs is None:
+            return None
         shares = [item.weight for item in context]
         lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
         peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
@@ -194,7 +253,10 @@ class Reader:
             return Prediction(prefix, lm, lm, np.ones(1), None, None, (), (), tuple(context))
         neighbours: Neighbours | None = None
         if "knn" in predictor.method and settings.asks_neighbours(peak):
-            neighbours = retriever.neighbours(self._key(prefix, outputs), settings.k, settings.probes)
+            at_end = (yield self._key_reading(prefix)) if self._separate else outputs
+            if at_end is None:
+                return None
+            neighbours = yield NearestSearch(retriever, at_end[0].key[None], settings.k, settings.probes)
         weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
         mixed = lm * weights[0]
         near: Floats | None = None
@@ -207,11 +269,18 @@ class Reader:
             add_component(mixed, level.tokens, level.counts / level.total, weight)
         return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
 
-    def _language_model(
-        self, prefix: NDArray[np.int64], retriever: Retriever | None, draft: MakeDraft | None
-    ) -> tuple[list[InContext], list[DecoderOutput]]:
-        """One pass for each thing that is put before the text."""
+    def _levels(self, prefix: NDArray[np.int64], retriever: Retriever) -> Generator[Ask, Any, tuple[NgramLevel, ...]]:
+        """What follows matches of the text; known already where it was read in part only when it was last asked for."""
+        mark = (prefix.tobytes(), retriever.content)
+        if self._last_levels[0] != mark:
+            found = yield Search(partial(retriever.next_tokens, prefix))
+            self._last_levels = (mark, tuple(found))
+        return self._last_levels[1]
 
+    def _texts(
+        self, prefix: NDArray[np.int64], retriever: Retriever | None
+    ) -> Generator[Ask, Any, tuple[list[InContext], list[NDArray[np.int64]]]]:
+        """What is put before the text, and for each such thing the text that the network reads; a decoder for each."""
         predictor = self._predictor
         if predictor.context is None or retriever is None:
             context, start = [InContext()], predictor.windows.at(len(prefix)).start
@@ -219,13 +288,13 @@ class Reader:
             window = predictor.context.window_at(len(prefix))
             mark = (window.first, prefix[: window.first].tobytes(), retriever.content)
             if self._last_context[0] != mark:
-                self._last_context = (mark, predictor.context.find(prefix, window, retriever))
+                found = yield Search(partial(predictor.context.find, prefix, window, retriever))
+                self._last_context = (mark, found)
             context, start = self._last_context[1], window.start
         key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
         while len(self._decoders) < len(context):
             self._decoders.append(predictor.opened.decoder(key))
-        texts = [np.concatenate([item.tokens, prefix[start:]]) for item in context]
-        return context, read_together(self._decoders[: len(texts)], texts, draft)
+        return context, [np.concatenate([item.tokens, prefix[start:]]) for item in context]
 
     def _draft_after(
         self, prefix: NDArray[np.int64], levels: Sequence[NgramLevel], retriever: Retriever | None
@@ -235,13 +304,11 @@ class Reader:
             return None
         return partial(retriever.continue_match, prefix)
 
-    def _key(self, prefix: NDArray[np.int64], outputs: list[DecoderOutput]) -> NDArray[np.float32]:
-        """The key of this place, from the text alone."""
-        if not self._separate:
-            return outputs[0].key[None]
+    def _key_reading(self, prefix: NDArray[np.int64]) -> Reading:
+        """Asks for the key of this place, from the text alone."""
         assert self._predictor.encoder is not None
         window = self._predictor.encoder.windows.at(len(prefix))
-        return self._key_decoder.read(prefix[window.start :]).key[None]
+        return Reading([self._key_decoder], [prefix[window.start :]])
 
 
 def _average(outputs: Sequence[DecoderOutput], shares: Sequence[float]) -> Floats:

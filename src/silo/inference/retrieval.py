@@ -6,7 +6,7 @@ a search has no part in it; one store at least must have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,6 +126,43 @@ class Retriever:
     def content(self) -> tuple[tuple[str, frozenset[bytes]], ...]:
         """Names what the stores hold at this moment, erasures under way included."""
         return tuple((view.generation.fingerprint, view.dead) for view in self.views)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Asks the stores something; the answer is what `run` gives."""
+
+    run: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NearestSearch:
+    """Asks for the nearest rows of one key [1, width]."""
+
+    retriever: Retriever
+    key: NDArray[np.float32]
+    k: int
+    probes: int
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for searches of the same rows in the same way, which can be made as one."""
+        return tuple(map(id, self.retriever.views)), self.retriever.policy, self.k, self.probes
+
+
+def search_together(searches: Sequence[Search | NearestSearch]) -> list[Any]:
+    """The answers to all. Keys that are looked for in the same rows are looked for at once: it shows in no answer."""
+    found: list[Any] = [search.run() if isinstance(search, Search) else None for search in searches]
+    alike: dict[tuple[Any, ...], list[tuple[int, NearestSearch]]] = {}
+    for at, search in enumerate(searches):
+        if isinstance(search, NearestSearch):
+            alike.setdefault(search.kind, []).append((at, search))
+    for group in alike.values():
+        first = group[0][1]
+        every = first.retriever.neighbours(np.concatenate([one.key for _, one in group]), first.k, first.probes)
+        for number, (at, _) in enumerate(group):
+            found[at] = every.of_key(number)
+    return found
 
 
 def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:

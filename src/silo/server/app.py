@@ -119,14 +119,14 @@ def build_app(recipe: ServerRecipe) -> FastAPI:
     """Open everything that a recipe names and put it behind the routes; the engine runs while the application does."""
     require_servable(recipe)
     keys = KeyRing(Path(recipe.keys) if recipe.keys else None)
-    catalogue = Catalogue.open(recipe)
+    catalogue, metrics = Catalogue.open(recipe), Metrics()
     service = Service(
         catalogue,
-        Engine(recipe.limits.slots, recipe.limits.queue),
+        Engine(recipe.limits.slots, recipe.limits.queue, metrics.time),
         keys,
         Attributions(recipe.limits.attribution_seconds),
         Jobs(Path(recipe.home) / "jobs", documents.Worker(catalogue).run),
-        Metrics(),
+        metrics,
         recipe.limits,
     )
     app = make_app()

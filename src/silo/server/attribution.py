@@ -23,6 +23,8 @@ _PER_TOKEN, _PER_SPAN = 8, 8
 _LISTED = 256
 _KEPT = 4096
 """Documents named per token, per sentence and in all; answers that are kept."""
+_LEAST_SHARE = 0.001
+"""Of a sentence, for a document to be named there."""
 
 
 class Attribution:
@@ -36,7 +38,7 @@ class Attribution:
     def token(self, step: Step) -> dict[str, Any]:
         """`lm` and `docs` as [number, share]; `other` is the share of documents that are not named."""
         named = []
-        for item in islice(step.credits, _PER_TOKEN):
+        for item in step.credits.first(_PER_TOKEN):
             number = self._number(item)
             if number is not None and item.share > 0:
                 named.append([number, item.share])
@@ -85,7 +87,7 @@ class Attribution:
         """Every sentence: where it begins and ends in the text, the model's share, and the largest documents."""
         spans, at = [], 0
         numbers = {name: number for (_, name), number in self._numbers.items()}
-        for sentence in answer.sentences():
+        for sentence in answer.sentences(_LEAST_SHARE):
             end = at + len(sentence["text"])
             named = ((numbers[name], share) for name, share in sentence["documents"].items() if name in numbers)
             docs = [[number, share] for number, share in islice(named, _PER_SPAN)]

@@ -1,8 +1,11 @@
-"""The engine thread: it owns the models, and texts take turns in it, one step each.
+"""The engine thread: it owns the models, and advances all texts that have a slot together, a token at a time.
 
 `Slots` is the loop's inside: `add_request`, `step`, `cancel`. Every request is a text of its own, with its own policy,
-settings, guard and random numbers, so what comes out does not depend on who else is being served. Requests are admitted
-between steps, one client after the other; a client who has a slot already does not get the last one that is free.
+settings, guard and random numbers, which asks for what it needs: searches of the stores, and readings of the network.
+What all of them ask is answered together, one pass of the network for as many texts as there are; answers are those
+that each would get alone. Of a long text a part is read in each step, so that nobody waits for it. Requests are
+admitted between steps, one client after the other; a client who has a slot already does not get the last one that is
+free.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from silo.inference.predict import Ask, Asking, answer_together
+from silo.lm.engine.decoder import Reading
 from silo.server.problems import Problem
 
 END = object()
@@ -20,14 +25,19 @@ END = object()
 
 Deliver = Callable[[Any], None]
 """Is given every step of a request, or the error that ended it, and then END; called in the engine's thread."""
+NoteTime = Callable[[str, float], None]
+"""Is told how many seconds something took, by the name of a metric."""
+
+_SPARE_TOKENS = 64
+"""Tokens of long texts that are read in one pass, besides one of each text."""
 
 
 class Request:
-    """A text to be written or read: `steps` is called in the engine's thread when a slot is free."""
+    """A text to be written or scored: `steps` is called in the engine's thread when a slot is free."""
 
     __slots__ = ("begun", "cancelled", "client", "deliver", "steps")
 
-    def __init__(self, client: str, steps: Callable[[], Iterator[Any]], deliver: Deliver) -> None:
+    def __init__(self, client: str, steps: Callable[[], Asking[Any]], deliver: Deliver) -> None:
         self.client = client
         self.steps = steps
         self.deliver = deliver
@@ -38,20 +48,20 @@ class Request:
 class Slots:
     """The requests under way."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, note_time: NoteTime = lambda *_: None) -> None:
         self.count = count
-        self._running: dict[Request, Iterator[Any]] = {}
+        self._note_time = note_time
+        self._running: dict[Request, Asking[Any]] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def clients(self) -> Counter[str]:
         """How many slots each client has."""
-        return Counter(request.client for request in self._running)
+        return Counter(request.client for request in list(self._running))
 
     def add_request(self, request: Request) -> None:
         """Give a request a slot; its first step comes with the next round."""
-        self._running[request] = iter(())
         try:
             self._running[request] = request.steps()
         except Exception as error:  # of whatever kind, it concerns this request alone
@@ -60,24 +70,60 @@ class Slots:
     def cancel(self, request: Request) -> None:
         """Forget a request; nothing more is delivered."""
         steps = self._running.pop(request, None)
-        if steps is not None and hasattr(steps, "close"):
+        if steps is not None:
             steps.close()
 
     def step(self) -> None:
-        """One step of every request."""
-        for request, steps in list(self._running.items()):
+        """One step of every request, or a part of it: who has much to read takes several rounds.
+
+        Searches are answered before the network reads, so that all texts are read in one pass.
+        """
+        asked: dict[Request, Ask] = {}
+        for request in list(self._running):
             if request.cancelled:
                 self.cancel(request)
-                continue
-            try:
-                request.deliver(next(steps))
-            except StopIteration:
-                self._end(request)
-            except Exception as error:  # of whatever kind, it concerns this request alone
-                self._end(request, error)
+            else:
+                self._advance(request, None, asked)
+        while asked:
+            searches = {request for request, ask in asked.items() if not isinstance(ask, Reading)}
+            now = {request: ask for request, ask in asked.items() if not searches or request in searches}
+            answers = self._answer(now, "silo_search_seconds" if searches else "silo_network_seconds")
+            asked = {request: ask for request, ask in asked.items() if request not in now}
+            for request, answer in answers.items():
+                if answer is not None:
+                    self._advance(request, answer, asked)
+
+    def _answer(self, asks: dict[Request, Ask], name: str) -> dict[Request, Any]:
+        """The answers, all at once; where that fails one by one, so that an error is that of its request alone."""
+        begun = time.perf_counter()
+        try:
+            return dict(zip(asks, answer_together(list(asks.values()), spare=_SPARE_TOKENS), strict=True))
+        except Exception:
+            answers = {}
+            for request, ask in asks.items():
+                try:
+                    answers[request] = answer_together([ask], spare=_SPARE_TOKENS)[0]
+                except Exception as error:
+                    self._end(request, error)
+            return answers
+        finally:
+            self._note_time(name, time.perf_counter() - begun)
+
+    def _advance(self, request: Request, answer: Any, asked: dict[Request, Ask]) -> None:
+        """Let a request go on with an answer, to what it asks next or to the end of its step."""
+        try:
+            item = self._running[request].send(answer)
+            if isinstance(item, Ask):
+                asked[request] = item
+            else:
+                request.deliver(item)
+        except StopIteration:
+            self._end(request)
+        except Exception as error:  # of whatever kind, it concerns this request alone
+            self._end(request, error)
 
     def _end(self, request: Request, error: Exception | None = None) -> None:
-        self._running.pop(request, None)
+        self.cancel(request)
         if error is not None:
             request.deliver(error)
         request.deliver(END)
@@ -86,8 +132,8 @@ class Slots:
 class Engine:
     """The thread, and the requests that wait for it. At most `queue` wait; beyond that clients are sent away."""
 
-    def __init__(self, slots: int, queue: int) -> None:
-        self._slots = Slots(slots)
+    def __init__(self, slots: int, queue: int, note_time: NoteTime = lambda *_: None) -> None:
+        self._slots = Slots(slots, note_time)
         self._most_waiting = queue
         self._waiting: dict[str, deque[Request]] = {}
         self._changed = threading.Condition()
@@ -116,15 +162,19 @@ class Engine:
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
-        """Nobody waits for this request any more: its slot is free before the next step."""
+        """Nobody waits for this request any more: its place in the queue is free now, its slot before the next step."""
         with self._changed:
             request.cancelled = True
-            self._changed.notify()
+            queue = self._waiting.get(request.client, deque())
+            if request in queue:
+                queue.remove(request)
+            if not queue:
+                self._waiting.pop(request.client, None)
 
     @property
     def waiting(self) -> int:
         """Requests that have no slot yet."""
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, list(self._waiting.values())))
 
     @property
     def running(self) -> int:
@@ -169,9 +219,7 @@ class Engine:
         while free and passed_over < len(self._waiting):
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
-            while queue and queue[0].cancelled:
-                queue.popleft()
-            if queue and (free > 1 or self._slots.count == 1 or not held[client]):
+            if free > 1 or self._slots.count == 1 or not held[client]:
                 held[client] += 1
                 free -= 1
                 passed_over = 0

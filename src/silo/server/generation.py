@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.inference.answer import Answer
-from silo.inference.generate import GenerateOptions, Step, TokenScore, generate, score_tokens
-from silo.inference.predict import Predictor
+from silo.inference.generate import GenerateOptions, Step, TokenScore, scoring, writing
+from silo.inference.predict import Asking, Predictor
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
 from silo.server.access import Key, Permission
@@ -65,16 +66,15 @@ class Text:
         self.steps.append(step)
         self.shares.append(self.attribution.token(step))
 
-    def run(self) -> Iterator[TokenScore | Step]:
+    def run(self) -> Asking[TokenScore | Step]:
         """Every token of the prompt, where it is to be scored, and then those that are written."""
         if self.wanted.echo and self.wanted.logprobs is not None:
-            scores = score_tokens(self.predictor, self.prompt, self.wanted.logprobs)
-            given_begin = len(self.prompt) and self.prompt[0] == self.predictor.tokenizer.begin
-            for at, item in enumerate(scores):
-                if at or given_begin:
-                    yield item
+            scores = scoring(self.predictor, self.prompt, self.wanted.logprobs)
+            if not (len(self.prompt) and self.prompt[0] == self.predictor.tokenizer.begin):
+                next(scores)  # the beginning, which the prompt left out
+            yield from scores
         if self.options is not None:
-            yield from generate(self.predictor, self.prompt, self.options)
+            yield from writing(self.predictor, self.prompt, self.options)
 
     def finish(self) -> tuple[Answer, dict[str, Any], KeptAttribution]:
         """The answer that the steps make, what is owed for it, and what is kept of that; the ledger notes it."""
@@ -222,9 +222,14 @@ class Batch:
                 raise event
             else:
                 if isinstance(event, Step):
-                    self._metrics.note_step(event)
-                    text.add(event)
+                    self._note(text, event)
                 yield text, event
+
+    def _note(self, text: Text, step: Step) -> None:
+        if not text.steps:
+            self._metrics.time("silo_first_token_seconds", time.monotonic() - self._requests[text.index].begun)
+        self._metrics.note_step(step)
+        text.add(step)
 
     def cancel(self) -> None:
         """Nobody waits for the texts any more."""

@@ -4,6 +4,10 @@ On disk, under the server's home: `jobs/ID.json` with what is to be done, by who
 `jobs/ID.jsonl` with documents on their way into a store, which goes when the job ends. A job is noted there before
 anybody is told of it. One that was under way when the server stopped is begun again: adding passes over what is there
 already, erasing what is gone. One whose documents are lost is reported as failed.
+
+Every store has a thread for its jobs, since it has one writer anyway. Erasures come first there: adding that is under
+way gives way to them where it next says how far it is, and goes on afterwards from what is in the store by then. It
+gives way to the end of the server too.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +26,13 @@ from silo.errors import SiloError
 from silo.files import read_json, remove_file, write_private
 from silo.progress import Advance
 
+WAITING = "waiting"
+"""The stage of a job that cannot go on yet: it may be interrupted there."""
 State = Literal["queued", "running", "done", "failed"]
 _KEPT = 1000
 _SAVED_SECONDS = 2.0
+_FIRST = "erase"
+"""The kind of jobs that others give way to."""
 _PASSING = ("documents", "salts", "copies", "rejected_documents")
 
 
@@ -62,19 +69,25 @@ Work = Callable[[Job, Path, Advance], dict[str, Any]]
 """Does a job; the path is where its documents lie."""
 
 
+class _GivesWayError(Exception):
+    """Ends a job that waits again, for its next turn."""
+
+
 @dataclass
 class Jobs:
-    """The jobs of a server, carried out one after the other: a store has one writer anyway."""
+    """The jobs of a server: those of each store one after the other, erasures first."""
 
     folder: Path
     work: Work
     _known: dict[str, Job] = field(default_factory=dict)
+    _waiting: dict[str, list[Job]] = field(default_factory=dict)
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _closing: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _saved: float = 0.0
 
     def start(self) -> None:
         """Take up what an earlier server left, oldest first."""
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="silo-jobs")
         for file in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             try:
                 job = Job(**read_json(file))
@@ -112,12 +125,45 @@ class Jobs:
             return self._known[job.id]
 
     def close(self) -> None:
-        """Begin no more jobs; the one under way is finished, those that wait are there at the next start."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Begin no more jobs. An erasure under way is finished; all others are there at the next start."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads.values():
+            thread.join()
 
     def _begin(self, job: Job) -> None:
         self._save(job)
-        self._pool.submit(self._run, job)
+        with self._changed:
+            self._waiting.setdefault(job.store, []).append(job)
+            if job.store not in self._threads:
+                thread = threading.Thread(target=self._run_all, args=[job.store], name="silo-jobs", daemon=True)
+                self._threads[job.store] = thread
+                thread.start()
+            self._changed.notify_all()
+
+    def _run_all(self, store: str) -> None:
+        """The jobs of one store, for as long as the server runs."""
+        while (job := self._next(store)) is not None:
+            self._run(job)
+
+    def _next(self, store: str) -> Job | None:
+        """The job whose turn it is, once there is one; None at the end of the server."""
+        waiting = self._waiting[store]
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or waiting)
+            if self._closing:
+                return None
+            first = min(waiting, key=lambda job: job.kind != _FIRST)
+            waiting.remove(first)
+            return first
+
+    def _must_give_way(self, job: Job) -> bool:
+        """May a job not go on now? An erasure that was accepted always may."""
+        if job.kind == _FIRST:
+            return self._closing and job.stage == WAITING
+        with self._changed:
+            return self._closing or any(other.kind == _FIRST for other in self._waiting[job.store])
 
     def _run(self, job: Job) -> None:
         job = replace(job, state="running")
@@ -127,10 +173,15 @@ class Jobs:
             nonlocal job
             job = replace(job, stage=stage, done=done, total=total)
             self._save(job, lasting=False)
+            if self._must_give_way(job):
+                raise _GivesWayError
 
         try:
             result = self.work(job, self._documents(job), advance)
             job = replace(job, state="done", result=result)
+        except _GivesWayError:
+            self._begin(replace(job, state="queued", stage=WAITING, done=0, total=0))
+            return
         except SiloError as error:
             job = replace(job, state="failed", error=error.as_json())
         except Exception as error:  # whatever it is, the job says so and the next one begins

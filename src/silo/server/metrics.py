@@ -13,6 +13,9 @@ _HELP = {
     "silo_tokens_total": "Tokens that were written.",
     "silo_share_total": "Tokens by whose share they are: the language model's or the documents'.",
     "silo_request_seconds": "Time from the request to the end of its answer.",
+    "silo_first_token_seconds": "Time from a text's request to its first token, waiting included.",
+    "silo_search_seconds": "Time of the searches that all texts of a step asked for together.",
+    "silo_network_seconds": "Time of a pass of the networks, for all texts of a step together.",
     "silo_running": "Texts that are being written.",
     "silo_waiting": "Texts that wait for a slot.",
 }

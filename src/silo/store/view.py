@@ -66,6 +66,11 @@ class Neighbours:
         """The distance of the nearest of each key."""
         return self.distances[:, 0].astype(np.float64)
 
+    def of_key(self, key: int) -> Neighbours:
+        """The neighbours of one key alone."""
+        names = ("stores", "rows", "positions", "values", "distances")
+        return Neighbours(*(getattr(self, name)[key : key + 1] for name in names), self.ids)
+
     def documents(self, key: int) -> list[str]:
         """The documents behind the neighbours of one key, nearest first."""
         rows = zip(self.stores[key].tolist(), self.rows[key].tolist(), strict=True)

@@ -259,16 +259,30 @@ class EngineDecoder:
 
     def read(self, ids: NDArray[Any], draft: MakeDraft | None = None) -> DecoderOutput:
         """The prediction after a text of at least one token."""
-        return read_together([self], [ids], draft)[0]
+        found = read_together([Reading([self], [ids], draft)])[0]
+        assert found is not None
+        return found[0]
+
+    def missing(self, text: Tokens) -> int:
+        """How many tokens have to be read to know what comes after a text."""
+        shared = _shared_prefix(self._ids, text)
+        if shared == len(text) and len(text) in self._known:
+            return 0
+        return len(text) - min(shared, len(text) - 1)
+
+    def forget(self) -> None:
+        """Nothing of what was planned was read."""
+        self._ids, self._known, self._last, self._guessed = self._ids[:0], {}, None, 0
 
     def plan(self, text: Tokens, draft: MakeDraft | None) -> _Plan | None:
         """What has to be read to know what comes after a text; None if it is known."""
-        shared = _shared_prefix(self._ids, text)
-        if shared == len(text) and len(text) in self._known:
+        missing = self.missing(text)
+        if not missing:
             return None
         if self._guessed:
+            shared = _shared_prefix(self._ids, text)
             self.drafts.note(self._guessed, max(0, shared + self._guessed - len(self._ids)))
-        reused = min(shared, len(text) - 1)
+        reused = len(text) - missing
         whole = np.concatenate([text, self._guess(draft, self.engine.shape.context - len(text))])
         self._guessed = len(whole) - len(text)
         self._known, self._last = {}, None
@@ -295,22 +309,66 @@ class EngineDecoder:
 Decoder = TransformersDecoder | EngineDecoder
 
 
-def read_together(
-    decoders: Sequence[Decoder], texts: Sequence[NDArray[Any]], draft: MakeDraft | None = None
-) -> list[DecoderOutput]:
-    """What comes after several texts, each read by its decoder; those of the engine are read in one pass.
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Asks what comes after some texts, each with the decoder that reads it.
 
     `draft` is asked for guesses where they promise to save time.
     """
-    rows = [_require_tokens(ids) for ids in texts]
-    ours = [(decoder, text) for decoder, text in zip(decoders, rows, strict=True) if isinstance(decoder, EngineDecoder)]
-    plans = [(decoder, plan) for decoder, text in ours if (plan := decoder.plan(text, draft)) is not None]
-    if plans:
-        _run_plans(plans)
+
+    decoders: Sequence[Decoder]
+    texts: Sequence[NDArray[Any]]
+    draft: MakeDraft | None = None
+
+
+def read_together(readings: Sequence[Reading], *, spare: int | None = None) -> list[list[DecoderOutput] | None]:
+    """What comes after the texts of every reading; those of one engine are read in one pass.
+
+    With `spare` the pass is a short one: a token of each text and so many more, shared between the long ones. A reading
+    of which only a part was read this time has no result yet. Guesses are for whoever reads alone.
+    """
+    rows = [[_require_tokens(ids) for ids in reading.texts] for reading in readings]
+    ours = [
+        (decoder, text, reading.draft if len(readings) == 1 else None)
+        for reading, texts in zip(readings, rows, strict=True)
+        for decoder, text in zip(reading.decoders, texts, strict=True)
+        if isinstance(decoder, EngineDecoder)
+    ]
+    missing = [decoder.missing(text) for decoder, text, _ in ours]
+    parts = missing if spare is None else _share_out(missing, spare)
+    plans: dict[Engine, list[tuple[EngineDecoder, _Plan]]] = {}
+    for (decoder, text, draft), size, part in zip(ours, missing, parts, strict=True):
+        whole = part == size
+        plan = decoder.plan(text if whole else text[: len(text) - size + part], draft if whole else None)
+        if plan is not None:
+            plans.setdefault(decoder.engine, []).append((decoder, plan))
+    try:
+        for planned in plans.values():
+            _run_plans(planned)
+    except BaseException:
+        for decoder, _, _ in ours:
+            decoder.forget()
+        raise
+    return [_outputs(reading, texts) for reading, texts in zip(readings, rows, strict=True)]
+
+
+def _outputs(reading: Reading, texts: Sequence[Tokens]) -> list[DecoderOutput] | None:
+    pairs = list(zip(reading.decoders, texts, strict=True))
+    if any(isinstance(decoder, EngineDecoder) and decoder.missing(text) for decoder, text in pairs):
+        return None
     return [
         decoder.output(len(text)) if isinstance(decoder, EngineDecoder) else decoder.read(text)
-        for decoder, text in zip(decoders, rows, strict=True)
+        for decoder, text in pairs
     ]
+
+
+def _share_out(sizes: Sequence[int], spare: int) -> list[int]:
+    """How much of each is taken: one at least, and `spare` more in all; what short ones leave is the others'."""
+    parts, left = [0] * len(sizes), len(sizes) + spare
+    for served, at in enumerate(sorted(range(len(sizes)), key=lambda at: sizes[at])):
+        parts[at] = min(sizes[at], left // (len(sizes) - served))
+        left -= parts[at]
+    return parts
 
 
 def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]]) -> None:

@@ -10,9 +10,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
-from silo.inference.generate import score_tokens
+from silo.inference.generate import scoring
 from silo.inference.predict import Predictor
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
@@ -31,7 +32,7 @@ from silo.records import Document, Quarantined
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
-from silo.server.jobs import Job
+from silo.server.jobs import WAITING, Job
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
@@ -48,6 +49,7 @@ _MOST_LISTED = 1000
 _MOST_DOCUMENTS = 10_000
 _ACCEPT_SECONDS = 10.0
 _BUSY_SECONDS = 120.0
+_LOOK_SECONDS = 0.2
 _FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
 
 Name = Annotated[str | None, Query(max_length=4096)]
@@ -270,24 +272,21 @@ async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
 
 
 async def _perplexity(service: Service, client: str, predictor: Predictor, text: str) -> float:
-    """Scored in the engine, taking turns with the texts of others."""
+    """Scored in the engine, among the texts of others."""
     events: asyncio.Queue[Any] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-
-    def steps() -> Iterator[float]:
-        return (item.log_probability or 0.0 for item in score_tokens(predictor, text))
 
     def deliver(item: Any) -> None:
         loop.call_soon_threadsafe(events.put_nowait, item)
 
-    request = EngineRequest(client, steps, deliver)
+    request = EngineRequest(client, partial(scoring, predictor, text), deliver)
     service.engine.submit([request])
     logs: list[float] = []
     try:
         while (event := await events.get()) is not END:
             if isinstance(event, Exception):
                 raise event
-            logs.append(event)
+            logs.append(event.log_probability or 0.0)
     finally:
         service.engine.cancel(request)
     return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
@@ -332,20 +331,21 @@ class Worker:
         self._catalogue = catalogue
 
     def run(self, job: Job, documents: Path, advance: Advance) -> dict[str, Any]:
-        """The result of a job."""
+        """The result of a job. Adding waits for some time, an erasure for as long as it takes."""
         store = self._catalogue.stores.get(job.store)
         if store is None:
             raise SiloError("input-missing", f"the store {job.store} is not served any more")
         if job.kind == "add":
             self._catalogue.let_add(store)
-        end = time.monotonic() + _BUSY_SECONDS
+        end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
                 return _add(store, documents, advance) if job.kind == "add" else _erase(store, job, advance)
             except SiloError as error:
                 if error.code != "busy" or time.monotonic() > end:
                     raise
-            time.sleep(0.2)
+            advance(WAITING, 0, 0)
+            time.sleep(_LOOK_SECONDS)
 
 
 def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
