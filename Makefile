@@ -3,7 +3,7 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint types check demo demo-chat bench models reliability clean help
+.PHONY: setup test lint types check test-page demo demo-chat bench models reliability clean help
 
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -28,6 +28,10 @@ types: setup ## static types
 
 check: setup ## the tests alone
 	$(BIN)/pytest -n 2
+
+test-page: setup ## the tests of the web page, in this machine's Chromium
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[page]'
+	$(BIN)/pytest tests/page
 
 demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
 	$(BIN)/silo demo

@@ -29,6 +29,7 @@ NOT_RUN = {
     "silo corpus build recipes/shared-data.toml": "reads the experiments' data, which is not part of the repository",
     "silo experiment": "trains and measures for hours; tests/experiments runs them on small text",
     "python benchmarks/": "measurements take minutes to hours",
+    "make test-page": "installs and runs tests/page",
     "silo serve": "runs until it is stopped; tests/server starts and stops it",
     "torchrun": "starts processes that train at full length; tests/lm/test_train.py trains with two of them",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         home=str(place / "home"),
         limits=LIMITS,
     )
+    with serving(recipe, place, keys) as server:
+        yield server
+
+
+@contextmanager
+def serving(recipe: ServerRecipe, place: Path, keys: dict[str, str]) -> Iterator[Served]:
+    """A server that runs while the block does."""
     app = build_app(recipe)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -72,6 +80,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     while not server.started:
         thread.join(0.05)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield Served(f"http://127.0.0.1:{port}", place, app, keys)
-    server.should_exit = True
-    thread.join(30)
+    try:
+        yield Served(f"http://127.0.0.1:{port}", place, app, keys)
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -170,11 +170,16 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
     return path
 
 
+def saved_settings(home: Path) -> list[str]:
+    """The names of the settings that a home folder has."""
+    return sorted(file.stem for file in Settings.path(home, "any").parent.glob("*.json"))
+
+
 def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
     """The settings of that name for a method; ric adds nothing to what is tuned."""
     path = Settings.path(home, name)
     if not path.is_file():
-        known = sorted(file.stem for file in path.parent.glob("*.json"))
+        known = saved_settings(home)
         hint = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "")
         raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
     wanted = "+".join(part for part in ("knn", "ngram") if part in method)

@@ -205,6 +205,12 @@ class KeyRing:
                 found = key
         return found
 
+    def known(self) -> tuple[Key, ...]:
+        """All keys, as the file has them now."""
+        if self._file is not None:
+            self._refresh(self._file)
+        return self._keys
+
     def _refresh(self, file: Path) -> None:
         """Read the file again if it has changed; one that cannot be read opens nothing."""
         with self._guard:

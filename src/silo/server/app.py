@@ -34,7 +34,7 @@ from silo.server.jobs import Jobs
 from silo.server.metrics import Metrics
 from silo.server.models import Catalogue
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
-from silo.server.routes import chat, completions, documents, jobs, system, tokens
+from silo.server.routes import chat, completions, documents, jobs, page, system, tokens
 from silo.server.service import Service, service_of
 from silo.text.strict_json import parse_object
 
@@ -60,6 +60,8 @@ class Endpoint:
 
 
 ENDPOINTS = (
+    Endpoint("GET", "/", page.show_page, EVERYBODY),
+    Endpoint("GET", "/page/{name}", page.show_page_file, EVERYBODY),
     Endpoint("GET", "/healthz", system.health, EVERYBODY),
     Endpoint("GET", "/readyz", system.ready, EVERYBODY),
     Endpoint("GET", "/metrics", system.show_metrics, OPERATOR),
@@ -72,8 +74,12 @@ ENDPOINTS = (
     Endpoint("POST", "/detokenize", tokens.detokenize, READER),
     Endpoint("GET", "/tokenizer_info", tokens.tokenizer_info, READER),
     Endpoint("GET", "/v1/silo/attributions/{answer}", system.show_attribution, READER),
+    Endpoint("GET", "/v1/silo/me", system.show_caller, ANY_KEY),
+    Endpoint("GET", "/v1/silo/keys", system.list_keys, OPERATOR),
     Endpoint("GET", "/v1/silo/stores", documents.list_stores, ANY_KEY),
     Endpoint("GET", "/v1/silo/stats", documents.show_stats, OPERATOR),
+    Endpoint("GET", "/v1/silo/contents", documents.show_contents, OWNER),
+    Endpoint("GET", "/v1/silo/log", documents.show_log, OPERATOR),
     Endpoint("GET", "/v1/silo/digest", documents.show_digest, ANY_KEY),
     Endpoint("GET", "/v1/silo/documents", documents.list_documents, OWNER),
     Endpoint("POST", "/v1/silo/documents", documents.add_documents, OWNER),
@@ -84,6 +90,7 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/silo/receipts/verify", documents.verify_receipt, ANY_KEY),
     Endpoint("GET", "/v1/silo/credits", documents.show_credits, OWNER),
     Endpoint("POST", "/v1/silo/opt-out-price", documents.price_opt_out, OWNER),
+    Endpoint("GET", "/v1/silo/jobs", jobs.list_jobs, OWNER),
     Endpoint("GET", "/v1/silo/jobs/{job}", jobs.show_job, OWNER),
 )
 

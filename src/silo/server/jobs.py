@@ -113,6 +113,10 @@ class Jobs:
         """The job of an id."""
         return self._known.get(name)
 
+    def latest(self) -> list[Job]:
+        """All that are known, the newest first."""
+        return sorted(self._known.values(), key=lambda job: (job.created, job.id), reverse=True)
+
     def has_receipt(self, receipt: str, owner: str) -> bool:
         """Is this the receipt of an erasure that this owner asked for?"""
         jobs = list(self._known.values())

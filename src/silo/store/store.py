@@ -458,10 +458,15 @@ class Store:
             raise SiloError("document-ambiguous", what, "say of which source it is, or write id: and silo's id")
         return found[0]
 
-    def documents(self, selector: Selector | None = None) -> Iterator[Document]:
-        """The documents that a selector means, all of them without one."""
+    def documents(self, selector: Selector | None = None, *, after: str = "") -> Iterator[Document]:
+        """The documents that a selector means, all of them without one; those up to the id `after` are passed over."""
         with self.reading() as view:
-            yield from view.documents(selector)
+            yield from view.documents(selector, after=after)
+
+    def totals_by(self, column: str, policy: Policy = EVERYTHING) -> dict[str, tuple[int, int]]:
+        """How many documents and tokens a policy allows, by tier, license, owner, domain or source."""
+        with self.reading() as view:
+            return view.totals_by(column, policy)
 
     def holds(self, document: str) -> bool:
         """Does the store hold this document now, and is it not being erased?"""

@@ -21,7 +21,7 @@ from silo.search.bm25.index import AllowedPassages, Bm25Index
 from silo.search.knn.index import KnnIndex, SearchTables
 from silo.search.ngram.index import AllowedSuffixes, Ids, Levels, Match, NextTokens, NgramIndex
 from silo.search.places import TokenTable
-from silo.store.bucket import Bucket
+from silo.store.bucket import TIERS, Bucket
 from silo.store.facts import FactTable
 from silo.store.manifest import Generation
 from silo.store.partition import leaf_of
@@ -198,14 +198,30 @@ class View:
         prefix = leaf_of(name, prefixes)
         return [] if prefix is None else [self.buckets[prefixes.index(prefix)]]
 
-    def documents(self, selector: Selector | None = None) -> Iterator[Document]:
-        """The live documents a selector means, all of them without one, in the order of their ids."""
+    def documents(self, selector: Selector | None = None, *, after: str = "") -> Iterator[Document]:
+        """The live documents a selector means, all of them without one, in the order of their ids.
+
+        Those up to the id `after` are passed over without being read.
+        """
         if selector is not None:
             selector.require_one_meaning(self.buckets)
         for bucket in self.buckets:
             live = self._live(bucket)
+            ids = bucket.index["id"]
             rows = range(len(bucket)) if selector is None else selector.rows(bucket)
-            yield from (bucket.document(row) for row in rows if live[row])
+            yield from (bucket.document(row) for row in rows if live[row] and ids[row].tobytes().hex() > after)
+
+    def totals_by(self, column: str, policy: Policy) -> dict[str, tuple[int, int]]:
+        """How many documents and tokens a policy allows, by tier or by a name that documents have; no text is read."""
+        totals: dict[str, tuple[int, int]] = {}
+        for bucket in self.buckets:
+            chosen = bucket.index[self._live(bucket) & policy.allows(bucket)]
+            names = TIERS if column == "tier" else bucket.names[column]
+            for code in np.unique(chosen[column]).tolist():
+                lengths = chosen["tokens"][chosen[column] == code].astype(np.int64) - 1
+                documents, tokens = totals.get(names[code], (0, 0))
+                totals[names[code]] = documents + len(lengths), tokens + int(lengths.sum())
+        return totals
 
     def document(self, row: int) -> Document:
         """The document behind a row of `Neighbours` or a `Passage`."""

@@ -45,6 +45,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         if arguments.json:
             show.print_json({"address": address, "models": list(recipe.models)})
         show.say(f"serving {', '.join(recipe.models)} at {address}/v1", quiet=arguments.quiet)
+        show.say(f"the page: {address}/", quiet=arguments.quiet)
 
     serve(recipe, announce)
     return 0

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -28,7 +29,7 @@ from silo.inference.generate import scoring
 from silo.inference.predict import Predictor
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
-from silo.records import Document, Quarantined
+from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
@@ -38,6 +39,7 @@ from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
 from silo.server.service import Service, caller_of, client_of, service_of
 from silo.sources import read_documents
+from silo.store.erasure.log import AuditLog
 from silo.store.erasure.receipt import check_receipt, parse_receipt, proves, read_receipt
 from silo.store.policy import Policy
 from silo.store.selector import Selector
@@ -51,6 +53,7 @@ _ACCEPT_SECONDS = 10.0
 _BUSY_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
 _FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
+_COLUMNS = ("tier", "license", "owner", "domain", "source")
 
 Name = Annotated[str | None, Query(max_length=4096)]
 
@@ -71,6 +74,7 @@ class AddRequest(Body):
 
     store: str | None = None
     documents: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_DOCUMENTS)
+    dry_run: bool = Field(False, description="only show what would be held of their rights")
 
 
 class FindRequest(Body):
@@ -123,6 +127,38 @@ def show_digest(request: Request, store: Name = None) -> dict[str, str]:
     return {"store": name, "digest": chosen.digest()}
 
 
+def show_contents(request: Request, store: Name = None) -> dict[str, Any]:
+    """How many documents and tokens a store holds by tier, licence, owner, domain and source; an owner sees their own.
+
+    No text is read for it.
+    """
+    caller = caller_of(request)
+    name, chosen = service_of(request).store(store)
+    policy = Policy() if caller.sees_all_owners else Policy.of(owners=[caller.owner])
+    return {"store": name, **{column: _counted(chosen.totals_by(column, policy)) for column in _COLUMNS}}
+
+
+def _counted(totals: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    """The largest first."""
+    ordered = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    return [{"name": name, "documents": documents, "tokens": tokens} for name, (documents, tokens) in ordered]
+
+
+def show_log(
+    request: Request,
+    store: Name = None,
+    before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _PAGE,
+) -> dict[str, Any]:
+    """The audit log of a store, the newest entries first: those before the entry `before`."""
+    _, chosen = service_of(request).store(store)
+    entries = AuditLog.open(chosen.paths.log, read_only=True).entries
+    end = len(entries) if before is None else min(len(entries), before - 1)
+    shown = reversed(entries[max(0, end - limit) : end])
+    rows = [{"n": item.n, "kind": item.kind, "hash": item.hash, "content": dict(item.content)} for item in shown]
+    return {"data": rows, "has_more": end > limit}
+
+
 def list_documents(
     request: Request,
     store: Name = None,
@@ -130,16 +166,20 @@ def list_documents(
     source: Name = None,
     license: Name = None,
     domain: Name = None,
+    tier: Annotated[Tier | None, Query()] = None,
+    query: Annotated[str | None, Query(max_length=1000, description="text that the documents contain")] = None,
+    conflicts: Annotated[bool, Query(description="only those whose evidence disagrees")] = False,
     after: Annotated[str, Query(max_length=32)] = "",
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _PAGE,
 ) -> dict[str, Any]:
     """Documents in the order of their ids, a page at a time: `after` is the last id of the page before."""
     caller = caller_of(request)
     _, chosen = service_of(request).store(store)
-    wanted = Selector(owner=owner or "", source=source or "", license=license or "", domain=domain or "")
-    selector = _own(wanted, caller)
-    found = (item for item in chosen.documents(selector if selector else None) if item.id > after)
-    page = list(islice(found, limit + 1))
+    names = {"owner": owner, "source": source, "license": license, "domain": domain, "query": query}
+    selector = _own(Selector(**{name: value or "" for name, value in names.items()}), caller)
+    found = chosen.documents(selector if selector else None, after=after)
+    meant = (item for item in found if tier in (None, item.tier) and (item.conflicts or not conflicts))
+    page = list(islice(meant, limit + 1))
     rows = [_row(item) for item in page[:limit]]
     return {"data": rows, "has_more": len(page) > limit, "last_id": rows[-1]["id"] if rows else None}
 
@@ -174,8 +214,21 @@ async def add_documents(request: Request, body: AddRequest) -> Response:
     name, _ = service.store(body.store)
     forced = {} if caller.sees_all_owners else {"owner": caller.owner, "source": f"owner:{caller.owner}"}
     lines = b"".join(json.dumps({**item, **forced}).encode() + b"\n" for item in body.documents)
+    if body.dry_run:
+        return JSONResponse(await run_in_threadpool(_verdicts, lines))
     job = await run_in_threadpool(_create_job, service, "add", name, caller, {}, lines)
     return JSONResponse(job.as_json(), status_code=202)
+
+
+def _verdicts(lines: bytes) -> dict[str, Any]:
+    """What would be held of documents if they were added: read as a job reads them, and forgotten."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "documents.jsonl"
+        file.write_bytes(lines)
+        unread: list[Quarantined] = []
+        judged = list(_read(file, unread))
+    shown = ({name: value for name, value in item.as_json().items() if name not in ("text", "id")} for item in judged)
+    return {"dry_run": True, "documents": list(shown), "quarantined": _unreadable(unread)}
 
 
 async def erase_documents(request: Request, body: EraseRequest) -> Response:
@@ -313,7 +366,8 @@ def _own(selector: Selector, caller: Key) -> Selector:
 
 def _row(document: Document) -> dict[str, Any]:
     plain = {name: getattr(document, name) for name in _FIELDS}
-    return {**plain, "tier": str(document.tier), "characters": len(document.text)}
+    more = {"tier": str(document.tier), "characters": len(document.text)}
+    return {**plain, **more, **({"conflicts": list(document.conflicts)} if document.conflicts else {})}
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
@@ -352,17 +406,24 @@ def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
     if not documents.is_file():
         raise SiloError("input-missing", "the documents of this job are lost", "send them again")
     unread: list[Quarantined] = []
-    source = SourceRecipe("jsonl", (str(documents),), name="http")
-    done = store.add(read_documents(source, documents.parent, unread), advance=advance)
+    done = store.add(_read(documents, unread), advance=advance)
     return {
         "read": done.read + len(unread),
         "added": done.added,
         "unchanged": done.unchanged,
         "rejected": done.refused,
-        "quarantined": [{"where": item.where.rpartition(":")[2], "code": item.code} for item in unread],
+        "quarantined": _unreadable(unread),
         "rejected_documents": [{"id": item.id, "reason": item.reason, "detail": item.detail} for item in done.refusals],
         "digest": store.digest(),
     }
+
+
+def _read(file: Path, unread: list[Quarantined]) -> Iterator[Document]:
+    return read_documents(SourceRecipe("jsonl", (str(file),), name="http"), file.parent, unread)
+
+
+def _unreadable(unread: list[Quarantined]) -> list[dict[str, Any]]:
+    return [{"where": item.where.rpartition(":")[2], "code": item.code} for item in unread]
 
 
 def _erase(store: Store, job: Job, advance: Advance) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -14,6 +16,13 @@ from silo.server.replies import DONE, event
 from silo.server.service import caller_of, service_of
 
 _LOOK_SECONDS = 5.0
+
+
+def list_jobs(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, Any]:
+    """The last jobs, the newest first: those that this key began, or all of them for an operator."""
+    caller = caller_of(request)
+    jobs = (job for job in service_of(request).jobs.latest() if caller.sees_all_owners or job.caller == caller.id)
+    return {"data": [job.as_json() for job in islice(jobs, limit)]}
 
 
 async def show_job(request: Request, job: str) -> Response:

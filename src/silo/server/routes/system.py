@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from silo.server.access import Permission
+from silo.server.models import ServedModel
 from silo.server.problems import missing
 from silo.server.service import caller_of, service_of
 
@@ -14,17 +16,39 @@ from silo.server.service import caller_of, service_of
 def list_models(request: Request) -> dict[str, Any]:
     """The models that may be named in requests."""
     models = service_of(request).catalogue.models.values()
-    return {"object": "list", "data": [_shown(model.name, model.created) for model in models]}
+    return {"object": "list", "data": [_shown(model) for model in models]}
 
 
 def show_model(request: Request, name: str) -> dict[str, Any]:
     """One model."""
-    model = service_of(request).model(name)
-    return _shown(model.name, model.created)
+    return _shown(service_of(request).model(name))
 
 
-def _shown(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "silo"}
+def _shown(model: ServedModel) -> dict[str, Any]:
+    """As OpenAI shows models; `silo` says how it is asked unless a request says otherwise."""
+    silo = {
+        "stores": [store.root.absolute().name for store in model.stores],
+        "searches": sorted({search for store in model.stores for search in store.config.searches}),
+        "method": "+".join(sorted(model.method)) or "lm",
+        "settings": model.known_settings(),
+        "policy": model.language_model.policy.describe(),
+        "guard": model.guard,
+        "chats": model.chat is not None,
+    }
+    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "silo", "silo": silo}
+
+
+def show_caller(request: Request) -> dict[str, Any]:
+    """Who this key is for, what it may, and how much one request may ask for here."""
+    service, caller = service_of(request), caller_of(request)
+    bounds = {name: getattr(service.limits, name) for name in ("max_tokens", "neighbours", "body_bytes")}
+    may = [str(permission) for permission in Permission if caller.may(permission)]
+    return {**caller.as_json(), "permissions": may, "limits": bounds}
+
+
+def list_keys(request: Request) -> dict[str, Any]:
+    """The keys of this server: what each may, never the key itself."""
+    return {"data": [key.as_json() for key in service_of(request).keys.known()]}
 
 
 def show_attribution(request: Request, answer: str) -> dict[str, Any]:

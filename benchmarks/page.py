@@ -1,0 +1,174 @@
+"""Screenshots of the page for docs/page.md: `python benchmarks/page.py --model MODEL --books BOOKS.jsonl`.
+
+Serves a model over a small store, takes the journey of docs/page.md in Chromium, and writes docs/results/page-*.png in
+light and dark. BOOKS are public-domain books (`id`, `text`, `metadata.title`, `metadata.author`); two short texts of
+other owners are written here. Needs what `make test-page` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from silo.pairing import create_store
+from silo.records import Document
+from silo.server.app import build_app
+from silo.server.config import ModelRecipe, ServerRecipe
+
+OUT = Path(__file__).parent.parent / "docs" / "results"
+PROMPT = "The old house stood in the midst of the great"
+OWNER = "Mara Lind"
+OWN = [
+    Document(
+        "A prairie childhood",
+        "My grandmother lived in the midst of the great Kansas prairies, with her brother and a mule that nobody could "
+        "catch. Their house was small, for the lumber to build it had come by train and then by cart. There was no "
+        "cellar, only a small hole dug in the ground.",
+        owner="Mara Lind",
+        license="CC-BY-4.0",
+        source="essays",
+    ),
+    Document(
+        "Storm shelters of the plains",
+        "Before a farm could pay for a cellar it had a small hole dug in the ground. When the wind rose, the family "
+        "went below and waited for it to pass. The shelter was reached by a trap door in the middle of the floor",
+        owner="Plains Museum",
+        source="museum",
+    ),
+]
+"""Two short texts of other owners, which have phrases in common with the books and with each other."""
+
+
+def make_store(place: Path, model: Path, books: Path) -> Path:
+    """A store of books, one document each, and of the texts above."""
+    store = create_store(place / "library", model, searches=("ngram", "bm25"))
+    records = [json.loads(line) for line in books.read_text(encoding="utf-8").splitlines()]
+    facts = ((item["metadata"]["title"], item["text"], item["metadata"]["author"]) for item in records)
+    named = [
+        Document(title, text, owner=owner, license="CC0-1.0", source="Standard Ebooks") for title, text, owner in facts
+    ]
+    store.add([*named, *OWN])
+    store.close()
+    return place / "library"
+
+
+@contextmanager
+def serve(model: Path, store: Path, home: Path) -> Iterator[str]:
+    """The address of a server that runs while the block does."""
+    recipe = ServerRecipe(models={"smollm2": ModelRecipe(str(model), (str(store),), method="ngram")}, home=str(home))
+    server = uvicorn.Server(uvicorn.Config(build_app(recipe), port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        thread.join(0.05)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(30)
+
+
+def shoot(page: Page, name: str) -> None:
+    """One screenshot of what is in the window."""
+    page.wait_for_timeout(400)
+    page.screenshot(path=OUT / f"page-{name}.png")
+
+
+def write(page: Page, address: str) -> None:
+    """Open the playground and let it write."""
+    page.goto(f"{address}/#play")
+    page.get_by_label("Begin a text").fill(PROMPT)
+    page.get_by_text("Settings", exact=True).click()
+    page.get_by_label("Length in tokens").fill("90")
+    page.get_by_label("Credit this use").check()
+    page.get_by_text("Settings", exact=True).click()
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.locator(".link a").wait_for(timeout=600_000)
+
+
+def inspect(page: Page, name: str) -> None:
+    """The popover of a word that two documents know."""
+    words = page.locator(".word")
+    words.nth(16).scroll_into_view_if_needed()
+    words.nth(16).click()
+    page.locator("#popover .place").wait_for()
+    shoot(page, name)
+    page.keyboard.press("Escape")
+
+
+def compare(page: Page) -> None:
+    """The same prompt with and without."""
+    page.get_by_role("button", name="Compare with and without").click()
+    for pane in range(3):
+        page.locator(".pane").nth(pane).locator(".answer[aria-busy=false]").wait_for(timeout=900_000)
+    page.locator(".panes").scroll_into_view_if_needed()
+    shoot(page, "compare")
+
+
+def opt_out(page: Page, address: str) -> None:
+    """An owner leaves; the receipt is checked."""
+    page.goto(f"{address}/#optout?kind=owner&value={OWNER.replace(' ', '%20')}")
+    page.get_by_label("Text to measure on").fill(
+        "Their house was small, for the lumber to build it had come by train and then by cart."
+    )
+    page.get_by_role("button", name="Measure").click()
+    page.locator(".priced").first.wait_for(timeout=600_000)
+    page.locator(".priced").first.scroll_into_view_if_needed()
+    shoot(page, "optout")
+    phrase = page.locator("form:has([name=confirm]) .field > span").inner_text().removeprefix("Type: ")
+    page.locator("[name=confirm]").fill(phrase)
+    page.get_by_role("button", name="Erase", exact=True).click()
+    page.locator(".receipt").wait_for(timeout=600_000)
+    page.locator(".steps").scroll_into_view_if_needed()
+    shoot(page, "receipt")
+
+
+def look(browser: Browser, address: str) -> None:
+    """The whole journey in light, and the playground in dark and on a phone."""
+    page = browser.new_page(viewport={"width": 1240, "height": 820}, color_scheme="light")
+    write(page, address)
+    page.mouse.move(5, 5)
+    shoot(page, "playground")
+    inspect(page, "word")
+    page.get_by_role("button", name="Theme: auto").click()
+    page.get_by_role("button", name="Theme: light").click()
+    shoot(page, "dark")
+    page.get_by_role("button", name="Theme: dark").click()
+    compare(page)
+    page.goto(f"{address}/#corpus")
+    page.locator(".bar").first.wait_for()
+    shoot(page, "corpus")
+    page.goto(f"{address}/#owner")
+    page.get_by_label("Owner").select_option(OWNER)
+    page.locator(".bar").first.wait_for()
+    shoot(page, "owner")
+    phone = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="light")
+    write(phone, address)
+    phone.locator(".summary").scroll_into_view_if_needed()
+    shoot(phone, "phone")
+    opt_out(page, address)
+
+
+def main() -> None:
+    """Make the store, serve it, and look at it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--books", type=Path, required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        store = make_store(Path(folder), arguments.model, arguments.books)
+        with serve(arguments.model, store, Path(folder) / "home") as address:
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            look(browser, address)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()
