@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         home=str(place / "home"),
         limits=LIMITS,
     )
+    with running(recipe) as (address, app):
+        yield Served(address, place, app, keys)
+
+
+@contextmanager
+def running(recipe: ServerRecipe) -> Iterator[tuple[str, FastAPI]]:
+    """A server on a port of its own: its address and its application."""
     app = build_app(recipe)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -72,6 +80,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     while not server.started:
         thread.join(0.05)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield Served(f"http://127.0.0.1:{port}", place, app, keys)
+    yield f"http://127.0.0.1:{port}", app
     server.should_exit = True
     thread.join(30)
