@@ -458,10 +458,10 @@ class Store:
             raise SiloError("document-ambiguous", what, "say of which source it is, or write id: and silo's id")
         return found[0]
 
-    def documents(self, selector: Selector | None = None) -> Iterator[Document]:
-        """The documents that a selector means, all of them without one."""
+    def documents(self, selector: Selector | None = None, policy: Policy = EVERYTHING) -> Iterator[Document]:
+        """The allowed documents that a selector means, all of them without one."""
         with self.reading() as view:
-            yield from view.documents(selector)
+            yield from view.documents(selector, policy)
 
     def holds(self, document: str) -> bool:
         """Does the store hold this document now, and is it not being erased?"""
