@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: silo as it stands here, its packages and the tools of the tests go into .venv: about 2 GB, most of it torch"
 	@echo "       (more where pip takes a build of torch for GPUs). Packages are all that is downloaded; remove .venv to undo it."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub,serve]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub,serve,mcp]'
 	touch $@
 
 test: setup lint types check ## lint, types and all tests

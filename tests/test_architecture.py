@@ -54,6 +54,8 @@ OWNERS = {
     "uvicorn": {"server"},
     "starlette": {"server"},
     "pydantic": {"server"},
+    "mcp": {"server"},
+    "mcp_types": {"server"},
     "pickle": set(),
     "shelve": set(),
     "requests": set(),

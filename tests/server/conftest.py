@@ -73,6 +73,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @contextmanager
 def serving(recipe: ServerRecipe, place: Path, keys: dict[str, str]) -> Iterator[Served]:
     """A server that runs while the block does."""
+    with running(recipe) as (address, app):
+        yield Served(address, place, app, keys)
+
+
+@contextmanager
+def running(recipe: ServerRecipe) -> Iterator[tuple[str, FastAPI]]:
+    """A server on a port of its own: its address and its application."""
     app = build_app(recipe)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -81,7 +88,7 @@ def serving(recipe: ServerRecipe, place: Path, keys: dict[str, str]) -> Iterator
         thread.join(0.05)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Served(f"http://127.0.0.1:{port}", place, app, keys)
+        yield f"http://127.0.0.1:{port}", app
     finally:
         server.should_exit = True
         thread.join(30)

@@ -16,7 +16,7 @@ from silo.cli.arguments.config import Defaults
 from silo.cli.arguments.parser import Parser, add_examples
 from silo.cli.credits import add_command as add_credits
 from silo.cli.experiment import add_command as add_experiment
-from silo.cli.serving import keys, serve
+from silo.cli.serving import keys, mcp, serve
 from silo.errors import ExitStatus, SiloError
 from silo.placement import Placement, ask_for
 
@@ -44,6 +44,7 @@ def build_parser() -> Parser:
     receipt.add_commands(nouns, common)
     add_credits(nouns, common)
     serve.add_command(nouns, common)
+    mcp.add_command(nouns, common)
     keys.add_commands(nouns, common)
     add_experiment(nouns, common)
     doctor.add_command(nouns, common)

@@ -21,13 +21,13 @@ from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.optout import Recipe as OptOut
 from silo.experiments.optout import Series, hold
-from silo.inference.answer import notice_lines
 from silo.inference.credit import credit
 from silo.inference.neighbours import top_neighbours
 from silo.inference.predict import Prediction, Predictor, open_predictor
 from silo.pairing import open_store
 from silo.recipe import SourceRecipe
 from silo.records import Document, Tier
+from silo.rights.notices import notice_lines
 from silo.sources import read_documents
 from silo.store.selector import Selector
 

@@ -9,22 +9,14 @@ from typing import Any
 
 from silo.inference.credit import Credit, by_document, by_sentence, roll_up
 from silo.inference.generate import Step
-from silo.records import Document, Duty
+from silo.records import Document
+from silo.rights.notices import notice_lines
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
 
 NOTICE_SHARE = 0.01
 """Documents below this share of an answer get no notice line."""
-
-_DUTIES = {
-    Duty.attribution: "name {owner} as the author of {title}",
-    Duty.notice: "include the copyright and licence notice of {title}",
-    Duty.share_alike: "pass on what builds on {title} under the same licence",
-    Duty.non_commercial: "make no commercial use of {title}",
-    Duty.no_derivatives: "publish no changed version of {title}",
-    Duty.payment: "{title} asks for payment",
-}
 
 
 @dataclass(frozen=True)
@@ -112,12 +104,3 @@ def _documents(stores: Sequence[Store], names: Iterable[str]) -> Iterable[Docume
     for name in names:
         for store in stores:
             yield from store.documents(Selector(document=f"id:{name}"))
-
-
-def notice_lines(documents: Iterable[Document]) -> Iterable[str]:
-    """What the licences of some documents ask for; nothing for those that ask for nothing."""
-    for document in documents:
-        owner, title = document.owner or document.source, document.url or document.external_id
-        asked = [_DUTIES[duty].format(owner=owner, title=title) for duty in Duty if duty in document.duties]
-        if asked:
-            yield f"{document.license}: {'; '.join(asked)}"

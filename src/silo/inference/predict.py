@@ -142,6 +142,12 @@ class Predictor:
             self.opened, self.stores, method=method, settings=settings, policy=policy, encoder=encoder, context=ric
         )
 
+    def with_context(self, context: ContextProvider) -> Predictor:
+        """The same, with something else before the text than the paper's passages."""
+        changed = self.with_options(self.method, self.settings, self.policy)
+        changed.context = context
+        return changed
+
 
 def open_predictor(
     model: str | Path,

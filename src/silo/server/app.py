@@ -34,7 +34,7 @@ from silo.server.jobs import Jobs
 from silo.server.metrics import Metrics
 from silo.server.models import Catalogue
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
-from silo.server.routes import chat, completions, documents, jobs, page, system, tokens
+from silo.server.routes import chat, completions, documents, jobs, page, system, tokens, tools
 from silo.server.service import Service, service_of
 from silo.text.strict_json import parse_object
 
@@ -92,6 +92,7 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/silo/opt-out-price", documents.price_opt_out, OWNER),
     Endpoint("GET", "/v1/silo/jobs", jobs.list_jobs, OWNER),
     Endpoint("GET", "/v1/silo/jobs/{job}", jobs.show_job, OWNER),
+    Endpoint("POST", "/mcp", tools.call_tools, READER),
 )
 
 

@@ -16,7 +16,9 @@ from threading import Lock
 from typing import Any
 
 from silo.inference.answer import Answer
+from silo.inference.ask.conversation import Conversation
 from silo.inference.generate import Step
+from silo.inference.predict import Predictor
 from silo.store.store import Store
 
 _PER_TOKEN, _PER_SPAN = 8, 8
@@ -94,6 +96,19 @@ class Attribution:
             spans.append({"start": at, "end": end, "lm": sentence["lm_share"], "docs": docs})
             at = end
         return spans
+
+
+def cite_passages(
+    conversation: Conversation, answer: Answer, predictor: Predictor, most: int | None
+) -> list[dict[str, Any]]:
+    """The sentences of an answer (`span`) that rest on passages it was given, as `silo ask` cites them.
+
+    A quote has at most so many tokens.
+    """
+    read = {item.document for item in answer.documents if item.context}
+    with predictor.reading() as retriever:
+        found = list(conversation.citations(answer.text, read, retriever, most=most))
+    return [{"span": [sentence.start, sentence.end], **citation.as_json()} for sentence, citation in found]
 
 
 @dataclass(frozen=True, slots=True)

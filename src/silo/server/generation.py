@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.inference.answer import Answer
+from silo.inference.ask.conversation import Conversation
 from silo.inference.generate import GenerateOptions, Step, TokenScore, scoring, writing
 from silo.inference.predict import Asking, Predictor
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
 from silo.server.access import Key, Permission
-from silo.server.attribution import Attribution, KeptAttribution
+from silo.server.attribution import Attribution, KeptAttribution, cite_passages
 from silo.server.config import Limits
 from silo.server.engine import END, Engine, Request
 from silo.server.metrics import Metrics
@@ -55,6 +56,9 @@ class Text:
     options: GenerateOptions | None
     wanted: Wanted
     ledger: bool
+    conversation: Conversation | None = None
+    """What is answered from passages."""
+    may_quote: bool = False
     steps: list[Step] = field(default_factory=list)
     shares: list[dict[str, Any]] = field(default_factory=list)
 
@@ -80,7 +84,15 @@ class Text:
         """The answer that the steps make, what is owed for it, and what is kept of that; the ledger notes it."""
         answer = Session(self.predictor).collect("", self.steps, ledger=self.ledger and bool(self.steps))
         owed = self.attribution.whole(answer) if self.steps else {}
+        if self.conversation is not None and self.steps:
+            owed["citations"] = self._citations(self.conversation, answer)
         return answer, owed, KeptAttribution.of(answer, self.predictor.stores)
+
+    def _citations(self, conversation: Conversation, answer: Answer) -> list[dict[str, Any]]:
+        """What the sentences of an answer rest on, quoted as far as rights, guard and key allow."""
+        guard = self.options.guard if self.options else None
+        most = (guard.tokens if guard else None) if self.may_quote else 0
+        return cite_passages(conversation, answer, self.predictor, most)
 
 
 def plan_texts(
@@ -91,11 +103,16 @@ def plan_texts(
     *,
     caller: Key,
     limits: Limits,
+    conversation: Conversation | None = None,
 ) -> list[Text]:
-    """Check what is asked against what the caller may, and tokenise; `given` are options of headers and body."""
+    """Check what is asked against what the caller may, and tokenise; `given` are options of headers and body.
+
+    A conversation, whose ids are the only prompt, is answered from passages where the method has them.
+    """
     _check_limits(wanted, len(prompts), caller, limits)
     options = _merge(given)
-    predictor = _predictor(model, options, [item.policy for item in given if item.policy], caller, limits)
+    default = model.method if conversation is None else model.chat_method
+    predictor = _predictor(model, options, [item.policy for item in given if item.policy], caller, limits, default)
     guard = _guard(model, options, caller)
     if options.neighbours and not caller.may(Permission.text):
         raise Problem(403, "not-permitted", "this key may not see text of the stores", param="silo.neighbours")
@@ -104,13 +121,34 @@ def plan_texts(
     texts = []
     for at, prompt in enumerate(prompts):
         ids = _tokens(model, prompt, limits)
+        if conversation is not None:
+            predictor, conversation = _read_passages(predictor, conversation, ids, asked_for=bool(options.method))
         for choice in range(wanted.n):
             settings = _generate_options(wanted, choice, guard, options.neighbours) if wanted.max_tokens else None
             if settings is not None and settings.guard is not None:
                 with naming("silo.guard"):
                     settings.guard.check(predictor.stores)
-            texts.append(Text(at * wanted.n + choice, predictor, ids, settings, wanted, options.ledger))
+            text = Text(at * wanted.n + choice, predictor, ids, settings, wanted, options.ledger)
+            text.conversation, text.may_quote = conversation, caller.may(Permission.text)
+            texts.append(text)
     return texts
+
+
+def _read_passages(
+    predictor: Predictor, conversation: Conversation, ids: NDArray[np.int64], *, asked_for: bool
+) -> tuple[Predictor, Conversation | None]:
+    """A predictor that reads what is found for a conversation; one that finds no room for it does without."""
+    if "ric" not in predictor.method:
+        return predictor, None
+    begins = len(ids) > 0 and ids[0] == predictor.tokenizer.begin
+    reading = conversation.read_by(predictor, len(ids) if begins else len(ids) + 1)
+    if reading is not None:
+        return reading, conversation
+    if asked_for:
+        message = "the conversation asks nothing, or leaves no room for passages in the model's context"
+        raise Problem(400, "usage", message, param="silo.method", hint="leave ric out of the method")
+    method = predictor.method - {"ric"}
+    return predictor.with_options(method, predictor.settings, predictor.policy), None
 
 
 def _generate_options(wanted: Wanted, choice: int, guard: int | None, neighbours: int) -> GenerateOptions:
@@ -153,14 +191,19 @@ def _merge(given: Sequence[SiloOptions]) -> SiloOptions:
 
 
 def _predictor(
-    model: ServedModel, options: SiloOptions, policies: Sequence[str], caller: Key, limits: Limits
+    model: ServedModel,
+    options: SiloOptions,
+    policies: Sequence[str],
+    caller: Key,
+    limits: Limits,
+    default: frozenset[str],
 ) -> Predictor:
     policy = Policy.parse(caller.policy)
     with naming(_POLICY_PARAM):
         for text in policies:
             policy = policy.narrowed(Policy.parse(text))
     with naming("silo.method"):
-        method = parse_method(options.method) if options.method else model.method
+        method = parse_method(options.method) if options.method else default
     if options.k is not None and options.k > limits.k:
         raise _too_much("silo.k", limits.k)
     with naming("silo.settings"):

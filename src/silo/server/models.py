@@ -37,6 +37,8 @@ class ServedModel:
         )
         self._every = every
         self.method = parse_method(recipe.method) if recipe.method else every.method
+        finds_passages = any("bm25" in store.config.searches for store in every.stores)
+        self.chat_method = self.method | {"ric"} if finds_passages and not recipe.method else self.method
         self._warm_up()
 
     def _warm_up(self) -> None:

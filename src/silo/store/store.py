@@ -458,10 +458,12 @@ class Store:
             raise SiloError("document-ambiguous", what, "say of which source it is, or write id: and silo's id")
         return found[0]
 
-    def documents(self, selector: Selector | None = None, *, after: str = "") -> Iterator[Document]:
-        """The documents that a selector means, all of them without one; those up to the id `after` are passed over."""
+    def documents(
+        self, selector: Selector | None = None, policy: Policy = EVERYTHING, *, after: str = ""
+    ) -> Iterator[Document]:
+        """The allowed documents that a selector means, all of them without one; those up to the id `after` are not."""
         with self.reading() as view:
-            yield from view.documents(selector, after=after)
+            yield from view.documents(selector, policy, after=after)
 
     def totals_by(self, column: str, policy: Policy = EVERYTHING) -> dict[str, tuple[int, int]]:
         """How many documents and tokens a policy allows, by tier, license, owner, domain or source."""

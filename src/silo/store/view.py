@@ -198,15 +198,17 @@ class View:
         prefix = leaf_of(name, prefixes)
         return [] if prefix is None else [self.buckets[prefixes.index(prefix)]]
 
-    def documents(self, selector: Selector | None = None, *, after: str = "") -> Iterator[Document]:
-        """The live documents a selector means, all of them without one, in the order of their ids.
+    def documents(
+        self, selector: Selector | None = None, policy: Policy = EVERYTHING, *, after: str = ""
+    ) -> Iterator[Document]:
+        """The live and allowed documents a selector means, all without one, in the order of their ids.
 
         Those up to the id `after` are passed over without being read.
         """
         if selector is not None:
             selector.require_one_meaning(self.buckets)
         for bucket in self.buckets:
-            live = self._live(bucket)
+            live = self._live(bucket) & policy.allows(bucket)
             ids = bucket.index["id"]
             rows = range(len(bucket)) if selector is None else selector.rows(bucket)
             yield from (bucket.document(row) for row in rows if live[row] and ids[row].tobytes().hex() > after)

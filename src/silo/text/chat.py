@@ -68,6 +68,15 @@ class ChatFormat:
         return np.concatenate([np.empty(0, dtype=np.uint32), *(_encode_part(part, self._tokenizer) for part in parts)])
 
     @cached_property
+    def takes_system(self) -> bool:
+        """May a conversation begin with a system message? Some templates refuse one."""
+        try:
+            self._write([Message("system", ""), Message("user", "")], answer_follows=True)
+        except SiloError:
+            return False
+        return True
+
+    @cached_property
     def stops(self) -> tuple[str, ...]:
         """What ends an answer: the mark the template puts after one, else the text it puts there."""
         written = self._write([Message("user", ""), Message("assistant", "")], answer_follows=False)

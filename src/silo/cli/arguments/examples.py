@@ -42,6 +42,7 @@ EXAMPLES = {
     "receipt verify": "silo receipt verify receipt.json --key receipts.pem.pub --log log.jsonl",
     "credits": "silo credits my-store --from 2026-01-01 --to 2026-02-01",
     "serve": "silo serve --model my-model --store my-store --port 8000",
+    "mcp": "silo mcp --store my-store",
     "keys create": "silo keys create keys.json --role reader --allow logprobs --policy 'tier <= \"by\"'",
     "keys list": "silo keys list keys.json",
     "keys revoke": "silo keys revoke keys.json notebook",

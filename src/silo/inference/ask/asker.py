@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from silo.errors import SiloError
+from silo.inference.ask.cite import cite
 from silo.inference.ask.evidence import Evidence, Source
 from silo.inference.ask.prompt import AnswerContext, Lookup, NoRoomError, Prompt, Turn
 from silo.inference.ask.reply import NOT_FOUND, Citation, Reply
@@ -23,12 +24,11 @@ from silo.inference.gates import Gate, log_nodes
 from silo.inference.retrieval import reading
 from silo.inference.settings import Settings
 from silo.pairing import find_model, open_store
-from silo.records import UNLIMITED, place_at
+from silo.rights.notices import notice_lines
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.store.usage import Share
 from silo.text.sentences import Sentence, split_sentences
-from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from silo.inference.answer import Answer
@@ -216,8 +216,6 @@ class Asker:
 
     def _quoted(self, question: str, evidence: Evidence, guard: int | None) -> Reply:
         """The best sentence itself, with one beside it."""
-        from silo.inference.answer import notice_lines
-
         best = evidence.rated[0]
         source, citation = best.source, self._cite(best.source, _quotation(evidence), guard, best=best.sentence)
         return Reply(
@@ -235,20 +233,7 @@ class Asker:
         self, source: Source, sentences: Sequence[Sentence], guard: int | None, *, best: Sentence | None = None
     ) -> Citation:
         """What may be quoted of some sentences; the place is that of the best of them."""
-        document, start = source.document, sentences[0].start
-        limit = min(document.rights.quote, UNLIMITED if guard is None else guard)
-        whole = document.text[start : sentences[-1].end]
-        quote = whole[: _quotable(whole, limit, self.stores[source.store].tokenizer)]
-        return Citation(
-            document=document.external_id or document.id,
-            place=place_at(document, (best or sentences[0]).start),
-            quote=quote,
-            licence=document.license,
-            start=start,
-            end=start + len(quote),
-            id=document.id,
-            owner=document.owner,
-        )
+        return cite(source, sentences, self.stores[source.store].tokenizer, most=guard, best=best)
 
     def _note_usage(self, reply: Reply) -> None:
         """Note in the stores' ledgers whose text had which part, and no text."""
@@ -297,14 +282,6 @@ def _quotation(evidence: Evidence) -> list[Sentence]:
     both = sorted({best.number, next(beside, best).number})
     sentences = [best.source.sentences[number] for number in both]
     return sentences if sentences[-1].end - sentences[0].start <= _LONGEST_QUOTE else [best.sentence]
-
-
-def _quotable(text: str, limit: int, tokenizer: Tokenizer) -> int:
-    """How many characters of a text are its first `limit` tokens."""
-    ((_, sizes),) = tokenizer.measure([text])
-    if len(sizes) <= limit:
-        return len(text)
-    return len(text.encode()[: int(sizes[:limit].sum())].decode(errors="ignore"))
 
 
 def _named_shares(answer: Answer) -> dict[str, float]:

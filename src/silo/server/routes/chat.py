@@ -1,4 +1,7 @@
-"""`POST /v1/chat/completions`: conversations in the form the model was taught; whatever a message spells is text."""
+"""`POST /v1/chat/completions`: conversations in the form the model was taught; whatever a message spells is text.
+
+Where stores offer passages, those that are found for the last message of the user stand before it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pydantic import ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.inference.answer import Answer
+from silo.inference.ask.conversation import Conversation
 from silo.inference.generate import Step
 from silo.server.generation import Text, Wanted, plan_texts
 from silo.server.models import ServedModel
@@ -93,7 +97,7 @@ class ChatRequest(GenerateRequest):
 
 
 async def create_chat(request: Request, body: ChatRequest) -> Response:
-    """Answer a conversation: OpenAI's chat, with citations as annotations and `silo` beside every choice."""
+    """Answer a conversation from passages: OpenAI's chat, with annotations and `silo` beside every choice."""
     body.refuse_unkept()
     service = service_of(request)
     model = service.model(body.model)
@@ -105,9 +109,15 @@ async def create_chat(request: Request, body: ChatRequest) -> Response:
     def plan() -> list[Text]:
         roles = {"developer": "system"}
         turns = [Message(roles.get(item.role, item.role), item.text) for item in body.messages]
-        ids: list[int] = chat.encode(turns).tolist()
+        conversation = Conversation(chat, turns)
         return plan_texts(
-            model, [ids], body.wanted(chat.stops), given, caller=caller_of(request), limits=service.limits
+            model,
+            [conversation.encode().tolist()],
+            body.wanted(chat.stops),
+            given,
+            caller=caller_of(request),
+            limits=service.limits,
+            conversation=conversation,
         )
 
     texts = await run_in_threadpool(plan)
@@ -151,14 +161,27 @@ class _Shape:
 
 
 def _citations(owed: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every sentence the documents that carried it, in the form that chat pages show."""
+    """For every sentence what it rests on and the documents that carried it, in the form that chat pages show."""
     documents = owed.get("documents", [])
-    cited = []
+    passages = owed.get("citations", [])
+    cited = [
+        {
+            **_url_citation(item["span"][0], item["span"][1], item["document"], item["id"]),
+            "silo": {name: item[name] for name in ("place", "quote", "licence")},
+        }
+        for item in passages
+    ]
     for span in owed.get("spans", []):
+        rested_on = {
+            item["id"] for item in passages if span["start"] < item["span"][1] and item["span"][0] < span["end"]
+        }
         for number, share in span["docs"]:
             facts = documents[number]
-            if share >= _CITED and facts["document"]:
-                place = {"start_index": span["start"], "end_index": span["end"]}
-                named = {"title": facts["external_id"], "url": f"urn:silo:{facts['document']}"}
-                cited.append({"type": "url_citation", "url_citation": {**place, **named}})
+            if share >= _CITED and facts["document"] and facts["document"] not in rested_on:
+                cited.append(_url_citation(span["start"], span["end"], facts["external_id"], facts["document"]))
     return cited
+
+
+def _url_citation(start: int, end: int, title: str, document: str) -> dict[str, Any]:
+    place = {"start_index": start, "end_index": end, "title": title, "url": f"urn:silo:{document}"}
+    return {"type": "url_citation", "url_citation": place}
