@@ -68,8 +68,9 @@ class Neighbours:
 
     def of_key(self, key: int) -> Neighbours:
         """The neighbours of one key alone."""
-        names = ("stores", "rows", "positions", "values", "distances")
-        return Neighbours(*(getattr(self, name)[key : key + 1] for name in names), self.ids)
+        at = slice(key, key + 1)
+        found = self.stores[at], self.rows[at], self.positions[at], self.values[at]
+        return Neighbours(*found, self.distances[at], self.ids)
 
     def documents(self, key: int) -> list[str]:
         """The documents behind the neighbours of one key, nearest first."""
