@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,7 @@ from tests.evaluation.test_tune import VALIDATION
 from tests.inference.world import make_model, make_store
 from tests.lm.test_train import RECIPE, SENTENCES, TINY
 from tests.reliability.disk import kill_at, watched
-from tests.reliability.helper import serve
+from tests.reliability.helper import end_of, serve
 
 TRAINING = replace(RECIPE, max_tokens=32 * 8 * 12, checkpoint_every=32 * 8 * 2, evaluate_every=32 * 8 * 5)
 
@@ -70,12 +68,7 @@ def _answer(folder: Path, job: str, call: int, seconds: float) -> str:
     child = os.fork()
     if child == 0:
         _work(folder, job, call, told)
-    if seconds:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    said = told.read().rstrip(b"\0").decode()
-    return said or ("killed" if os.WIFSIGNALED(status) else "failed")
+    return end_of(child, seconds, told)
 
 
 def _work(folder: Path, job: str, call: int, told: mmap.mmap) -> NoReturn:

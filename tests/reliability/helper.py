@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,3 +48,13 @@ def serve(answer: Callable[[list[str]], str]) -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         print(answer(line.split()), flush=True)
+
+
+def end_of(child: int, seconds: float, told: mmap.mmap) -> str:
+    """Wait for a child, which is killed after so many seconds (0: never): what it told, or how else it ended."""
+    handle = os.pidfd_open(child)
+    select.select([handle], [], [], seconds or None)
+    os.close(handle)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return told.read().rstrip(b"\0").decode() or ("killed" if os.WIFSIGNALED(status) else "failed")

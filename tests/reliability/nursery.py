@@ -14,7 +14,6 @@ import random
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.write import apply_change, exchange, prepare_change
 from tests.reliability.disk import watched
-from tests.reliability.helper import serve
+from tests.reliability.helper import end_of, serve
 from tests.reliability.test_store_histories import POOL, answers
 from tests.store.small import SmallEncoder, small_store
 
@@ -77,12 +76,7 @@ def _run(root: Path, job: str, seed: int, call: int, seconds: float) -> str:
     child = os.fork()
     if child == 0:
         _work(root, job, seed, call, told)
-    if seconds:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    said = told.read().rstrip(b"\0").decode()
-    return said or ("killed" if os.WIFSIGNALED(status) else "failed")
+    return end_of(child, seconds, told)
 
 
 def _work(root: Path, job: str, seed: int, call: int, told: mmap.mmap) -> NoReturn:

@@ -40,9 +40,14 @@ def folder(nursery: Helper, memory: Path) -> Path:
 
 
 def _timed(nursery: Helper, folder: Path, job: str) -> float:
-    begin = time.monotonic()
-    assert nursery.ask(folder, job, 0, 0) == "done"
-    return time.monotonic() - begin
+    """The seconds that a command takes, at best: the first one may have to compile."""
+    seconds = []
+    for _ in range(2):
+        shutil.rmtree(folder / "trained", ignore_errors=True)
+        begin = time.monotonic()
+        assert nursery.ask(folder, job, 0, 0) == "done"
+        seconds.append(time.monotonic() - begin)
+    return min(seconds)
 
 
 def _kill(nursery: Helper, folder: Path, job: str, rng: random.Random, seconds: float, calls: int) -> bool:
