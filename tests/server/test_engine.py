@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from silo.inference.asking.asks import Asking
 from silo.inference.generate import GenerateOptions, Step, generate, score_tokens, scoring, writing
-from silo.inference.predict import Asking, Predictor
+from silo.inference.predict import Predictor
 from silo.inference.retrieval import Search
 from silo.inference.settings import Settings, parse_method
 from silo.server.engine import END, Engine, Request, Slots

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.inference.asking.asks import Asking, alone
 from silo.inference.credit import Credit, Credits, credit
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats
 from silo.inference.neighbours import Neighbour, top_neighbours
-from silo.inference.predict import Asking, Prediction, Predictor, alone
+from silo.inference.predict import Prediction, Predictor
 from silo.inference.retrieval import Retriever
 from silo.text.tokenizer import Tokenizer
 

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.inference.asking.asks import Ask, answer_together
 from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
-from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading, search_together
+from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading, read_together
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
@@ -34,34 +35,7 @@ if TYPE_CHECKING:
 _LEAST_MATCH = 4
 """Tokens of a match that is followed further."""
 
-Ask = Reading | Search | NearestSearch
-"""What has to be known for a prediction: a text asks and waits, so that the asks of many can be answered together."""
 Made = TypeVar("Made")
-Asking = Generator[Ask | Made, Any, None]
-"""Gives what it makes, and between that what it asks: it is sent the answer, or None to ask again."""
-
-
-def answer_together(asks: Sequence[Ask], *, spare: int | None = None) -> list[Any]:
-    """The answers to some asks, which are those that each would get alone; `spare` is as for `read_together`."""
-    readings = [ask for ask in asks if isinstance(ask, Reading)]
-    searches = [ask for ask in asks if not isinstance(ask, Reading)]
-    read, found = iter(read_together(readings, spare=spare)), iter(search_together(searches))
-    return [next(read) if isinstance(ask, Reading) else next(found) for ask in asks]
-
-
-def alone(asking: Asking[Made]) -> Iterator[Made]:
-    """What one text makes; its asks are answered as they come."""
-    answer: Any = None
-    try:
-        while True:
-            item = asking.send(answer)
-            answer = answer_together([item])[0] if isinstance(item, Ask) else None
-            if not isinstance(item, Ask):
-                yield item
-    except StopIteration:
-        return
-    finally:
-        asking.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from silo.inference.answer import Answer
+from silo.inference.asking.asks import Asking
 from silo.inference.context import ContextProvider
-from silo.inference.generate import GenerateOptions, Step, generate, score_tokens
+from silo.inference.generate import GenerateOptions, Step, TokenScore, generate, score_tokens, scoring, writing
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings, load_settings
 from silo.lm.engine.decoder import DecodingModel
@@ -38,6 +41,14 @@ class Session:
     def generate(self, prompt: str, **options: Any) -> Iterator[Step]:
         """The steps of a continuation, one by one; options as for `GenerateOptions.of`, refused before the first."""
         return generate(self.predictor, prompt, GenerateOptions.of(**options))
+
+    def writing(self, prompt: str | NDArray[Any], options: GenerateOptions) -> Asking[Step]:
+        """As `generate`, for a text that is written among others."""
+        return writing(self.predictor, prompt, options)
+
+    def scoring(self, prompt: str | NDArray[Any], alternatives: int = 0) -> Asking[TokenScore]:
+        """As `score_tokens`, for a text that is scored among others."""
+        return scoring(self.predictor, prompt, alternatives)
 
     @staticmethod
     def check(**options: Any) -> None:

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from silo.inference.predict import Ask, Asking, answer_together
+from silo.inference.asking.asks import Ask, Asking, answer_together
 from silo.lm.engine.decoder import Reading
 from silo.server.problems import Problem
 

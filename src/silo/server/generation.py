@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
-from silo.inference.generate import GenerateOptions, Step, TokenScore, scoring, writing
-from silo.inference.predict import Asking, Predictor
+from silo.inference.asking.asks import Asking
+from silo.inference.generate import GenerateOptions, Step, TokenScore
+from silo.inference.predict import Predictor
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
 from silo.server.access import Key, Permission
@@ -73,12 +74,12 @@ class Text:
     def run(self) -> Asking[TokenScore | Step]:
         """Every token of the prompt, where it is to be scored, and then those that are written."""
         if self.wanted.echo and self.wanted.logprobs is not None:
-            scores = scoring(self.predictor, self.prompt, self.wanted.logprobs)
+            scores = Session(self.predictor).scoring(self.prompt, self.wanted.logprobs)
             if not (len(self.prompt) and self.prompt[0] == self.predictor.tokenizer.begin):
                 next(scores)  # the beginning, which the prompt left out
             yield from scores
         if self.options is not None:
-            yield from writing(self.predictor, self.prompt, self.options)
+            yield from Session(self.predictor).writing(self.prompt, self.options)
 
     def finish(self) -> tuple[Answer, dict[str, Any], KeptAttribution]:
         """The answer that the steps make, what is owed for it, and what is kept of that; the ledger notes it."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from silo.errors import SiloError
 from silo.files import fingerprint
-from silo.inference.generate import GenerateOptions, generate
 from silo.inference.predict import Predictor, open_predictor
+from silo.inference.session import Session
 from silo.inference.settings import Settings, load_settings, parse_method, saved_settings
 from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
@@ -44,8 +44,7 @@ class ServedModel:
     def _warm_up(self) -> None:
         """Write a token as the configuration says: what is wrong with it shows now, and nobody waits for compilers."""
         predictor = self.predictor(self.method, self.settings(self.method), Policy())
-        for _ in generate(predictor, "", GenerateOptions(max_tokens=1)):
-            pass
+        Session(predictor).answer("", max_tokens=1)
 
     def settings(self, method: frozenset[str], name: str = "") -> Settings:
         """Settings of a name for a method; those of the configuration without one."""

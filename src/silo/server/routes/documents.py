@@ -25,8 +25,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
-from silo.inference.generate import scoring
 from silo.inference.predict import Predictor
+from silo.inference.session import Session
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Document, Quarantined, Tier
@@ -332,7 +332,7 @@ async def _perplexity(service: Service, client: str, predictor: Predictor, text:
     def deliver(item: Any) -> None:
         loop.call_soon_threadsafe(events.put_nowait, item)
 
-    request = EngineRequest(client, partial(scoring, predictor, text), deliver)
+    request = EngineRequest(client, partial(Session(predictor).scoring, text), deliver)
     service.engine.submit([request])
     logs: list[float] = []
     try:

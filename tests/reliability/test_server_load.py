@@ -1,0 +1,294 @@
+"""A server under load while documents come and go: no answer names one whose erasure was accepted before it was asked
+for, nothing fails, and nothing grows. Killed under load, it comes back with all that it had acknowledged.
+
+Seconds come from SILO_SERVER_SECONDS (4 in `make test`, 600 in `make reliability`); the figures are printed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from silo.cli import main
+from silo.errors import ExitStatus
+from tests.server.conftest import make_place
+
+SECONDS = float(os.environ.get("SILO_SERVER_SECONDS", "4"))
+KILLS = max(1, round(SECONDS / 60))
+CLIENTS = 4
+_CLOCK = time.monotonic
+_WORDS = ("river", "stone", "garden", "window", "paper", "bridge", "candle", "market", "silver", "forest", "letter")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_place(tmp_path_factory.mktemp("load"))
+    model = f'[models.tiny]\nmodel = "{root / "model"}"\nstores = ["{root / "store"}"]\n'
+    (root / "serve.toml").write_text(f'port = 0\nhome = "{root / "home"}"\n{model}[limits]\nslots = 8\nqueue = 8\n')
+    return root
+
+
+@dataclass
+class Server:
+    """A running `silo serve`."""
+
+    run: subprocess.Popen[bytes]
+    http: httpx2.Client
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.http.post(path, json=body)
+        assert answer.status_code < 300, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def finished(self, job: dict[str, Any]) -> dict[str, Any]:
+        """A job when it is over."""
+        end = _CLOCK() + 120
+        while job["state"] not in ("done", "failed"):
+            assert _CLOCK() < end, f"a job is not over: {job}"
+            time.sleep(0.05)
+            answer = self.http.get(f"/v1/silo/jobs/{job['id']}")
+            assert answer.status_code == 200, answer.text
+            job = answer.json()
+        return job
+
+    def names(self) -> set[str]:
+        """The documents that were added by these tests and are there."""
+        answer = self.http.get("/v1/silo/documents", params={"source": "load", "limit": 1000})
+        return {item["external_id"] for item in answer.json()["data"]}
+
+    def sizes(self) -> tuple[float, int]:
+        """Memory in MB, and open files."""
+        status = Path(f"/proc/{self.run.pid}/status").read_text()
+        resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert resident is not None
+        return int(resident[1]) / 1024, len(list(Path(f"/proc/{self.run.pid}/fd").iterdir()))
+
+
+@contextmanager
+def serving(place: Path) -> Iterator[Server]:
+    """A server until the end of the block, or until somebody kills it."""
+    log = place / "serve.log"
+    command = [sys.executable, "-m", "silo", "serve", str(place / "serve.toml")]
+    with log.open("wb") as stream, subprocess.Popen(command, stderr=stream) as run:
+        try:
+            while not (found := re.search(r"at (http://[^/\s]+)", log.read_text())):
+                assert run.poll() is None, log.read_text()
+                time.sleep(0.05)
+            with httpx2.Client(base_url=found[1], timeout=60) as http:
+                yield Server(run, http)
+        finally:
+            run.terminate()
+            run.wait(60)
+
+
+def text_of(name: str) -> str:
+    rng = random.Random(name)
+    return f"{name} tells of " + " and the ".join(rng.choices(_WORDS, k=9)) + "."
+
+
+def record_of(name: str) -> dict[str, Any]:
+    return {"id": name, "text": text_of(name), "license": "MIT", "owner": "load", "source": "load"}
+
+
+@dataclass
+class History:
+    """What was acknowledged, what was seen, and when."""
+
+    live: list[str] = field(default_factory=list)
+    erased: dict[str, float] = field(default_factory=dict)
+    answers: int = 0
+    credited: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def check(self, begun: float, answer: dict[str, Any]) -> None:
+        """No document is named whose erasure was accepted before the question."""
+        named = {item.get("external_id") for item in answer["choices"][0]["silo"]["documents"]}
+        self.wrong += [f"{name} after its erasure" for name in named if self.erased.get(str(name), begun) < begun]
+        self.credited += bool(named & {*self.live, *self.erased})
+        self.answers += 1
+
+
+@contextmanager
+def working(*workers: Callable[[], None]) -> Iterator[list[BaseException]]:
+    """Every worker over and over in a thread of its own, until the end of the block; errors end their worker."""
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def repeat(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=repeat, args=[work], daemon=True) for work in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield errors
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(120)
+
+
+class Client:
+    """Asks for texts that documents, old and new, have something to say to."""
+
+    def __init__(self, server: Server, history: History, seed: int) -> None:
+        self._server, self._history, self._rng = server, history, random.Random(seed)
+
+    def __call__(self) -> None:
+        rng, history = self._rng, self._history
+        known = [*history.live[-3:], *list(history.erased)[-3:]]
+        prompt = text_of(rng.choice(known or ["nothing"]))[: rng.randrange(8, 40)]
+        silo = {"method": rng.choice(["ngram", "knn", "knn+ngram"]), "policy": rng.choice(["", 'owner != "f"'])}
+        asked = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0.5, "silo": silo}
+        begun = _CLOCK()
+        answer = self._server.http.post("/v1/completions", json=asked)
+        if answer.status_code == 429:
+            history.refused += 1
+            return
+        assert answer.status_code == 200, answer.text
+        history.check(begun, answer.json())
+
+
+class Writer:
+    """Adds a document and erases one, over HTTP or, every few times, with the commands of a shell."""
+
+    def __init__(self, server: Server, history: History, place: Path) -> None:
+        self._server, self._history, self._place = server, history, place
+        self._turn = 0
+
+    def __call__(self) -> None:
+        self._turn += 1
+        name = f"document-{self._turn}"
+        by_command = self._turn % 4 == 2
+        if by_command:
+            _add_by_command(self._place, [name])
+        else:
+            self._add(name)
+        self._history.live.append(name)
+        if len(self._history.live) > 2:
+            leaving = self._history.live[0]
+            (self._erase_by_command if by_command else self._erase)(leaving)
+            self._history.erased[leaving] = _CLOCK()
+            self._history.live.pop(0)
+
+    def _add(self, name: str) -> None:
+        job = self._server.finished(self._server.post("/v1/silo/documents", {"documents": [record_of(name)]}))
+        assert job["result"]["added"] == 1, job
+
+    def _erase(self, name: str) -> None:
+        job = self._server.post("/v1/silo/erase", {"document": name})
+        assert job["stage"] == "accepted" or job["state"] == "done", job
+
+    def _erase_by_command(self, name: str) -> None:
+        _run("store", "erase", self._place / "store", "--document", name, "--quiet")
+
+
+def _add_by_command(place: Path, names: list[str]) -> None:
+    source = place / "given.jsonl"
+    source.write_text("".join(json.dumps(record_of(name)) + "\n" for name in names))
+    _run("store", "add", place / "store", "--jsonl", source, "--source", "load", "--quiet")
+
+
+def _run(*words: Any) -> None:
+    """A command; somebody else may be writing."""
+    with redirect_stdout(io.StringIO()):
+        while (status := main([str(word) for word in words])) == ExitStatus.BUSY:
+            time.sleep(0.1)
+    assert status == 0, words
+
+
+def _wait(seconds: float, is_enough: Callable[[], bool]) -> None:
+    """So long, and longer where the machine has so much else to do that nothing has happened yet."""
+    time.sleep(seconds)
+    end = _CLOCK() + 240
+    while not is_enough() and _CLOCK() < end:
+        time.sleep(0.1)
+
+
+def test_a_document_that_is_named_too_late_is_noticed() -> None:
+    answer = {"choices": [{"silo": {"documents": [{"external_id": "gone"}, {"document": None, "erased": True}]}}]}
+    history = History(erased={"gone": 2.0})
+    history.check(1.0, answer)
+    assert history.wrong == []
+    history.check(3.0, answer)
+    assert history.wrong == ["gone after its erasure"]
+
+
+def test_answers_while_documents_come_and_go(place: Path) -> None:
+    history = History()
+    with serving(place) as server:
+        writer, clients = Writer(server, history, place), [Client(server, history, number) for number in range(CLIENTS)]
+        writer()
+        with working(writer, *clients) as errors:
+            _wait(SECONDS / 2, lambda: bool(errors or history.credited))
+            memory, files = server.sizes()
+            _wait(SECONDS / 2, lambda: bool(errors) or len(history.erased) >= 4)
+            memory_after, files_after = server.sizes()
+        print(
+            f"server: {history.answers:,} answers to {CLIENTS} clients, {history.credited:,} named documents that came "
+            f"and went, during {len(history.erased):,} erasures; {len(history.wrong)} wrong, {len(errors)} errors; "
+            f"{memory:.0f} MB and {files} files at half time, {memory_after:.0f} MB and {files_after} at the end"
+        )
+        assert errors == []
+        assert history.wrong == []
+        assert len(history.erased) >= 4
+        assert history.credited
+        assert server.names() == set(history.live)
+    if SECONDS >= 60:
+        assert memory_after < 1.1 * memory + 20
+        assert files_after < files + 10
+
+
+def test_a_killed_server_has_lost_nothing_that_it_acknowledged(place: Path) -> None:
+    rng = random.Random(5)
+    jobs: dict[str, dict[str, Any]] = {}
+    erased: list[str] = []
+    _add_by_command(place, [f"before-{number}" for number in range(2 * KILLS)])
+    for life in range(KILLS):
+        with serving(place) as server:
+            history = History(live=sorted(server.names()))
+            with working(*(Client(server, history, number) for number in range(2))):
+                for turn in range(3):
+                    names = [f"life-{life}-{turn}-{number}" for number in range(4)]
+                    job = server.post("/v1/silo/documents", {"documents": [record_of(name) for name in names]})
+                    jobs[job["id"]] = {"kind": "add", "names": names}
+                for name in (f"before-{2 * life}", f"before-{2 * life + 1}"):
+                    job = server.post("/v1/silo/erase", {"document": name})
+                    jobs[job["id"]] = {"kind": "erase", "names": [name]}
+                    erased += [name] if job["stage"] == "accepted" or job["state"] == "done" else []
+                time.sleep(rng.random() * 0.5)
+                server.run.send_signal(signal.SIGKILL)
+                server.run.wait()
+    with serving(place) as server:
+        ended = {name: server.finished({"id": name, "state": "unknown"}) for name in jobs}
+        there = server.names()
+        failed = {name: job["error"] for name, job in ended.items() if job["state"] == "failed"}
+        print(
+            f"server: {KILLS} kills under load, {len(jobs)} jobs acknowledged, {len(failed)} named as failed: {failed}"
+        )
+        for name, job in jobs.items():
+            if ended[name]["state"] == "done":
+                assert there.issuperset(job["names"]) if job["kind"] == "add" else there.isdisjoint(job["names"])
+        assert there.isdisjoint(erased)
+        assert any(job["resumed"] for job in ended.values())
