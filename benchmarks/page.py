@@ -86,7 +86,7 @@ def write(page: Page, address: str) -> None:
     page.goto(f"{address}/#play")
     page.get_by_label("Begin a text").fill(PROMPT)
     page.get_by_text("Settings", exact=True).click()
-    page.get_by_label("Length in tokens").fill("90")
+    page.get_by_label("Length in tokens").fill("112")
     page.get_by_label("Credit this use").check()
     page.get_by_text("Settings", exact=True).click()
     page.get_by_role("button", name="Write", exact=True).click()
@@ -108,7 +108,8 @@ def compare(page: Page) -> None:
     page.get_by_role("button", name="Compare with and without").click()
     for pane in range(3):
         page.locator(".pane").nth(pane).locator(".answer[aria-busy=false]").wait_for(timeout=900_000)
-    page.locator(".panes").scroll_into_view_if_needed()
+    page.mouse.move(5, 5)
+    page.get_by_role("heading", name="The same prompt").evaluate("(heading) => heading.scrollIntoView()")
     shoot(page, "compare")
 
 
@@ -120,13 +121,12 @@ def opt_out(page: Page, address: str) -> None:
     )
     page.get_by_role("button", name="Measure").click()
     page.locator(".priced").first.wait_for(timeout=600_000)
-    page.locator(".priced").first.scroll_into_view_if_needed()
+    page.get_by_text("1 document would go.").evaluate("(line) => line.scrollIntoView()")
     shoot(page, "optout")
     phrase = page.locator("form:has([name=confirm]) .field > span").inner_text().removeprefix("Type: ")
     page.locator("[name=confirm]").fill(phrase)
     page.get_by_role("button", name="Erase", exact=True).click()
     page.locator(".receipt").wait_for(timeout=600_000)
-    page.locator(".steps").scroll_into_view_if_needed()
     shoot(page, "receipt")
 
 
@@ -151,7 +151,7 @@ def look(browser: Browser, address: str) -> None:
     shoot(page, "owner")
     phone = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="light")
     write(phone, address)
-    phone.locator(".summary").scroll_into_view_if_needed()
+    phone.locator(".result").evaluate("(result) => result.scrollIntoView()")
     shoot(phone, "phone")
     opt_out(page, address)
 

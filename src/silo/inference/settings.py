@@ -88,6 +88,11 @@ class Settings:
         _require(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)), f"'{name}' cannot name settings")
         return home / FOLDER / f"{name}.json"
 
+    @staticmethod
+    def saved(home: Path) -> list[str]:
+        """The names of the settings that a home folder has."""
+        return sorted(file.stem for file in (home / FOLDER).glob("*.json"))
+
     def with_values(self, **values: Any) -> Settings:
         """These settings with some replaced; None leaves a value as it is, `lam` is a fixed lambda."""
         given = {name: value for name, value in values.items() if value is not None}
@@ -170,16 +175,11 @@ def save_settings(home: Path, name: str, settings: Mapping[str, Settings], origi
     return path
 
 
-def saved_settings(home: Path) -> list[str]:
-    """The names of the settings that a home folder has."""
-    return sorted(file.stem for file in Settings.path(home, "any").parent.glob("*.json"))
-
-
 def load_settings(home: Path, name: str, method: frozenset[str]) -> Settings:
     """The settings of that name for a method; ric adds nothing to what is tuned."""
     path = Settings.path(home, name)
     if not path.is_file():
-        known = saved_settings(home)
+        known = Settings.saved(home)
         hint = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "")
         raise SiloError("settings-missing", f"there are no settings '{name}' in {path.parent}", hint)
     wanted = "+".join(part for part in ("knn", "ngram") if part in method)

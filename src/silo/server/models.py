@@ -12,7 +12,7 @@ from silo.errors import SiloError
 from silo.files import fingerprint
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.session import Session
-from silo.inference.settings import Settings, load_settings, parse_method, saved_settings
+from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.store.policy import Policy
@@ -53,7 +53,7 @@ class ServedModel:
 
     def known_settings(self) -> list[str]:
         """Names of settings that a request may ask for."""
-        return saved_settings(self._home)
+        return Settings.saved(self._home)
 
     def predictor(self, method: frozenset[str], settings: Settings, policy: Policy) -> Predictor:
         """The model and its stores, asked in one way; the policy can only narrow what is served."""

@@ -21,7 +21,12 @@ async function send(method, path, body, { accept = "application/json", signal } 
   const headers = { accept };
   if (key) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
-  const response = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  const response = await fetch(path, {
+    method,
+    headers,
+    signal,
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
   if (!response.ok) throw new Refusal(response.status, (await response.json().catch(() => ({}))).error);
   return response;
 }
@@ -29,6 +34,19 @@ async function send(method, path, body, { accept = "application/json", signal } 
 export const get = async (path, query = {}) => (await send("GET", path + asQuery(query))).json();
 export const post = async (path, body) => (await send("POST", path, body)).json();
 export const getText = async (path) => (await send("GET", path, undefined, { accept: "text/plain" })).text();
+
+// A document of the first store that has it, with the store's name.
+export async function findDocument(id, stores) {
+  let refusal;
+  for (const store of stores) {
+    try {
+      return { store, document: await get(`/v1/silo/documents/${encodeURIComponent(id)}`, { store }) };
+    } catch (error) {
+      refusal = error;
+    }
+  }
+  throw refusal;
+}
 
 function asQuery(query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");

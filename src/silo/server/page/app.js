@@ -20,7 +20,7 @@ async function begin() {
   try {
     world = await findWorld();
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) return askForKey(error);
+    if (error instanceof Refusal && error.status === 401) return askForKey();
     return fill(main, problem(error));
   }
   drawHead();
@@ -39,19 +39,25 @@ async function findWorld() {
     text: me.permissions.includes("text"),
     logprobs: me.permissions.includes("logprobs"),
   };
-  const world = { me, may, models: models.data, stores: stores.data, contents: new Map() };
-  // Names and counts for switches and lists; whoever may not see documents has none.
-  world.contentsOf = async (store) => {
-    if (!may.documents || !store) return { tier: [], license: [], owner: [], source: [], domain: [] };
-    return get("/v1/silo/contents", { store });
-  };
-  world.problem = problem;
-  return world;
+  return { me, may, models: models.data, stores: stores.data, problem, contentsOf: (store) => contentsOf(store, may) };
+}
+
+// Names and counts for switches and lists; whoever may not see documents has none.
+async function contentsOf(store, may) {
+  if (!may.documents || !store) return { tier: [], license: [], owner: [], source: [], domain: [] };
+  return get("/v1/silo/contents", { store });
 }
 
 function allowed() {
   const { may, stores } = world;
-  const open = { play: may.read, documents: may.documents && stores.length, optout: may.documents && stores.length, owner: may.documents && stores.length, operator: may.operate, corpus: may.documents && stores.length };
+  const open = {
+    play: may.read,
+    documents: may.documents && stores.length,
+    optout: may.documents && stores.length,
+    owner: may.documents && stores.length,
+    operator: may.operate,
+    corpus: may.documents && stores.length,
+  };
   return Object.keys(VIEWS).filter((name) => open[name]);
 }
 
@@ -61,7 +67,12 @@ function drawHead(now) {
   const { me } = world ?? {};
   fill(
     head,
-    h("a", { class: "brand", href: "#play" }, h("img", { src: "/page/icon.svg", alt: "", width: 24, height: 24 }), T.title),
+    h(
+      "a",
+      { class: "brand", href: "#play" },
+      h("img", { src: "/page/icon.svg", alt: "", width: 24, height: 24 }),
+      T.title,
+    ),
     h("nav", { "aria-label": T.views_label }, names.map(link)),
     h(
       "div",
@@ -76,7 +87,9 @@ function drawHead(now) {
 function themes() {
   const now = document.documentElement.dataset.theme ?? "auto";
   const turn = { auto: "light", light: "dark", dark: "auto" };
-  return button(`${T.theme_short}: ${T.themes[now]}`, () => (setTheme(turn[now]), drawHead(viewName())), { title: T.theme });
+  return button(`${T.theme_short}: ${T.themes[now]}`, () => (setTheme(turn[now]), drawHead(viewName())), {
+    title: T.theme,
+  });
 }
 
 function setTheme(theme) {
@@ -112,10 +125,16 @@ export function problem(error) {
   if (!(error instanceof Refusal)) console.error(error);
   const message = isNetwork ? T.offline : error.message;
   const hint = isNetwork ? T.offline_hint : error.hint;
-  return h("div", { class: "problem", role: "alert" }, h("strong", {}, T.failed), data(message), hint && h("p", {}, data(hint)));
+  return h(
+    "div",
+    { class: "problem", role: "alert" },
+    h("strong", {}, T.failed),
+    data(message),
+    hint && h("p", {}, data(hint)),
+  );
 }
 
-function askForKey(error) {
+function askForKey() {
   const input = h("input", { type: "password", autocomplete: "off", required: true, name: "key" });
   const enter = (event) => {
     event.preventDefault();
@@ -138,7 +157,6 @@ function askForKey(error) {
     ),
   );
   input.focus();
-  return error;
 }
 
 function leave() {

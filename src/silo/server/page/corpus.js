@@ -1,9 +1,9 @@
 // What a store is made of: by risk, licence, owner, source and kind; statements that disagree; what was left out.
 
-import { tierMark } from "./answer.js";
 import { get } from "./api.js";
 import { bars, data, fill, field, h, table } from "./dom.js";
 import { storePicker } from "./documents.js";
+import { tierMark } from "./marks.js";
 import { licenseName, T, TIERS } from "./texts.js";
 
 const C = T.corpus;
@@ -21,20 +21,65 @@ export async function open(place, world) {
 }
 
 async function charts(world, store) {
-  const [contents, conflicts, jobs] = await Promise.all([world.contentsOf(store), get("/v1/silo/documents", { store, conflicts: true, limit: 100 }), get("/v1/silo/jobs")]);
+  const [contents, conflicts, jobs] = await Promise.all([
+    world.contentsOf(store),
+    get("/v1/silo/documents", { store, conflicts: true, limit: 100 }),
+    get("/v1/silo/jobs"),
+  ]);
   if (!contents.tier.length) return h("div", { class: "card empty" }, h("h2", {}, C.empty), h("p", {}, C.empty_hint));
   const rejected = jobs.data.filter((job) => job.kind === "add").flatMap((job) => job.result?.rejected_documents ?? []);
   return [
-    h("div", { class: "panes" }, Object.keys(C.by).map((column) => h("section", { class: "card" }, h("h2", {}, C.by[column]), chart(column, contents[column])))),
-    h("section", { class: "card" }, h("h2", {}, C.conflicts), h("p", {}, C.conflicts_lead), conflicts.data.length ? table(C.conflicts, C.conflict_heads, conflicts.data.map(conflict)) : h("p", { class: "hint" }, C.conflicts_none)),
-    h("section", { class: "card" }, h("h2", {}, C.rejected), h("p", {}, C.rejected_lead), rejected.length ? table(C.rejected, C.rejected_heads, rejected.map((item) => [data(item.id), data(item.reason), data(item.detail)])) : h("p", { class: "hint" }, C.rejected_none)),
+    h(
+      "div",
+      { class: "panes" },
+      Object.keys(C.by).map((column) =>
+        h("section", { class: "card" }, h("h2", {}, C.by[column]), chart(column, contents[column])),
+      ),
+    ),
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, C.conflicts),
+      h("p", {}, C.conflicts_lead),
+      conflicts.data.length
+        ? table(C.conflicts, C.conflict_heads, conflicts.data.map(conflict))
+        : h("p", { class: "hint" }, C.conflicts_none),
+    ),
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, C.rejected),
+      h("p", {}, C.rejected_lead),
+      rejected.length
+        ? table(
+            C.rejected,
+            C.rejected_heads,
+            rejected.map((item) => [data(item.id), data(item.reason), data(item.detail)]),
+          )
+        : h("p", { class: "hint" }, C.rejected_none),
+    ),
   ];
 }
 
 function chart(column, counted) {
   const named = { tier: (name) => TIERS[name], license: licenseName, owner: (name) => name || T.no_owner };
-  const items = counted.slice(0, MOST).map((item) => ({ name: (named[column] ?? ((name) => name || T.unnamed))(item.name), tier: item.name, value: item.documents, label: C.cell(item.documents, item.tokens) }));
-  return bars(C.by[column], C.heads, items, (item) => column === "tier" && h("span", { class: `dot tier-${item.tier}` }));
+  const items = counted.slice(0, MOST).map((item) => ({
+    name: (named[column] ?? ((name) => name || T.unnamed))(item.name),
+    tier: item.name,
+    value: item.documents,
+    label: C.cell(item.documents, item.tokens),
+  }));
+  return bars(
+    C.by[column],
+    C.heads,
+    items,
+    (item) => column === "tier" && h("span", { class: `dot tier-${item.tier}` }),
+  );
 }
 
-const conflict = (item) => [h("a", { href: `#document?id=${item.id}` }, data(item.external_id)), data(item.owner || T.no_owner), tierMark(item.tier), data(item.conflicts.join("; "))];
+const conflict = (item) => [
+  h("a", { href: `#document?id=${item.id}` }, data(item.external_id)),
+  data(item.owner || T.no_owner),
+  tierMark(item.tier),
+  data(item.conflicts.join("; ")),
+];

@@ -1,8 +1,8 @@
 // Documents: search, "is my text in here?", one document with its evidence, and adding with the verdict first.
 
-import { tierMark } from "./answer.js";
-import { follow, get, post } from "./api.js";
+import { findDocument, follow, get, post } from "./api.js";
 import { button, choose, data, field, fill, h, number, table } from "./dom.js";
+import { tierMark } from "./marks.js";
 import { licenseName, T, TIER_MEANING, TIERS } from "./texts.js";
 
 const PAGE = 50;
@@ -16,22 +16,49 @@ export async function open(place, world, query, name) {
 }
 
 export const storePicker = (world, selected) =>
-  choose(world.stores.map((item) => [item.store, item.store]), { name: "store", selected: selected ?? world.stores[0].store });
+  choose(
+    world.stores.map((item) => [item.store, item.store]),
+    { name: "store", selected: selected ?? world.stores[0].store },
+  );
 
 // Rows of documents as every list shows them.
 export function rows(found) {
-  return found.map((item) => [h("a", { href: `#document?id=${item.id}` }, data(item.external_id || item.id)), data(item.owner || T.no_owner), data(licenseName(item.license)), tierMark(item.tier), item.characters]);
+  return found.map((item) => [
+    h("a", { href: `#document?id=${item.id}` }, data(item.external_id || item.id)),
+    data(item.owner || T.no_owner),
+    data(licenseName(item.license)),
+    tierMark(item.tier),
+    item.characters,
+  ]);
 }
 
 function search(world, query) {
   const text = (name) => h("input", { name, value: query.get(name) ?? "", autocomplete: "off" });
   const results = h("div", { "aria-live": "polite" });
-  const controls = { query: text("query"), owner: text("owner"), license: text("license"), source: text("source"), tier: choose([["", T.documents.any], ...Object.entries(TIERS)], { name: "tier", selected: query.get("tier") ?? "" }) };
+  const controls = {
+    query: text("query"),
+    owner: text("owner"),
+    license: text("license"),
+    source: text("source"),
+    tier: choose([["", T.documents.any], ...Object.entries(TIERS)], {
+      name: "tier",
+      selected: query.get("tier") ?? "",
+    }),
+  };
   const store = storePicker(world);
   const form = h(
     "form",
     { class: "card", role: "search", on: { submit: (event) => (event.preventDefault(), run()) } },
-    h("div", { class: "grid" }, field(T.documents.words, controls.query), field(T.documents.owner, controls.owner), field(T.documents.license, controls.license), field(T.documents.source, controls.source), field(T.documents.tier, controls.tier), field(T.documents.store, store)),
+    h(
+      "div",
+      { class: "grid" },
+      field(T.documents.words, controls.query),
+      field(T.documents.owner, controls.owner),
+      field(T.documents.license, controls.license),
+      field(T.documents.source, controls.source),
+      field(T.documents.tier, controls.tier),
+      field(T.documents.store, store),
+    ),
     h("div", { class: "row" }, h("button", { class: "main" }, T.documents.search)),
     results,
   );
@@ -40,8 +67,14 @@ function search(world, query) {
     try {
       const found = await get("/v1/silo/documents", { ...wanted, store: store.value, after, limit: PAGE });
       const all = [...before, ...found.data];
-      if (!all.length) fill(results, h("p", { class: "empty" }, h("strong", {}, T.documents.nothing), " ", T.documents.nothing_hint));
-      else fill(results, table(T.documents.caption, T.documents.heads, rows(all)), found.has_more && button(T.more, () => run(found.last_id, all)));
+      if (!all.length)
+        fill(results, h("p", { class: "empty" }, h("strong", {}, T.documents.nothing), " ", T.documents.nothing_hint));
+      else
+        fill(
+          results,
+          table(T.documents.caption, T.documents.heads, rows(all)),
+          found.has_more && button(T.more, () => run(found.last_id, all)),
+        );
     } catch (error) {
       fill(results, world.problem(error));
     }
@@ -60,7 +93,12 @@ function lookFor(world) {
     try {
       const found = await post("/v1/silo/documents/find", { text: text.value, store: store.value });
       if (!found.data.length) fill(result, h("p", { class: "verdict" }, T.documents.mine_no));
-      else fill(result, h("p", { class: "verdict" }, T.documents.mine_yes(found.data.length)), table(T.documents.caption, T.documents.heads, rows(found.data)));
+      else
+        fill(
+          result,
+          h("p", { class: "verdict" }, T.documents.mine_yes(found.data.length)),
+          table(T.documents.caption, T.documents.heads, rows(found.data)),
+        );
     } catch (error) {
       fill(result, world.problem(error));
     }
@@ -82,7 +120,11 @@ function add(world) {
   const file = h("input", { type: "file", accept: ".txt,.md,text/*" });
   const text = h("textarea", { rows: 3 });
   const input = (properties = {}) => h("input", { autocomplete: "off", ...properties });
-  const [id, owner, license] = [input({ required: true }), input({ value: world.me.owner, disabled: !world.may.operate }), input()];
+  const [id, owner, license] = [
+    input({ required: true }),
+    input({ value: world.me.owner, disabled: !world.may.operate }),
+    input(),
+  ];
   const store = storePicker(world);
   const result = h("div", { "aria-live": "polite" });
   file.addEventListener("change", async () => {
@@ -91,7 +133,12 @@ function add(world) {
     text.value = await chosen.text();
     id.value ||= chosen.name;
   });
-  const record = () => ({ id: id.value, text: text.value, ...(owner.value && { owner: owner.value }), ...(license.value && { license: license.value }) });
+  const record = () => ({
+    id: id.value,
+    text: text.value,
+    ...(owner.value && { owner: owner.value }),
+    ...(license.value && { license: license.value }),
+  });
   const send = (dry_run) => post("/v1/silo/documents", { documents: [record()], store: store.value, dry_run });
   const guarded = (work) => async (event) => {
     event.preventDefault();
@@ -114,16 +161,36 @@ function add(world) {
     );
   });
   const keep = guarded(async () => {
-    const job = await follow(await send(false), (now) => fill(result, h("p", {}, D.adding, " … ", now.stage, now.total ? ` ${number(now.done)} / ${number(now.total)}` : "")));
+    const job = await follow(await send(false), (now) =>
+      fill(
+        result,
+        h("p", {}, D.adding, " … ", now.stage, now.total ? ` ${number(now.done)} / ${number(now.total)}` : ""),
+      ),
+    );
     const { added, unchanged, rejected_documents: refused } = job.result;
-    fill(result, h("p", { class: "verdict" }, refused?.length ? D.rejected(refused[0].reason) : unchanged && !added ? D.unchanged : D.added(added)));
+    fill(
+      result,
+      h(
+        "p",
+        { class: "verdict" },
+        refused?.length ? D.rejected(refused[0].reason) : unchanged && !added ? D.unchanged : D.added(added),
+      ),
+    );
   });
   return h(
     "form",
     { class: "card", on: { submit: check } },
     h("h2", {}, D.add_title),
     h("p", {}, D.add_lead),
-    h("div", { class: "grid" }, field(D.add_file, file), field(D.add_id, id), field(D.add_owner, owner), field(D.add_license, license, D.add_license_hint), world.stores.length > 1 && field(D.store, store)),
+    h(
+      "div",
+      { class: "grid" },
+      field(D.add_file, file),
+      field(D.add_id, id),
+      field(D.add_owner, owner),
+      field(D.add_license, license, D.add_license_hint),
+      world.stores.length > 1 && field(D.store, store),
+    ),
     field(D.add_text, text),
     h("div", { class: "row" }, h("button", {}, D.check)),
     result,
@@ -132,8 +199,11 @@ function add(world) {
 
 async function openOne(place, world, query) {
   const D = T.documents;
-  const { store, found } = await findDocument(world, query.get("id"), query.get("store"));
-  const facts = Object.entries(D.facts).filter(([name]) => found[name]).map(([name, label]) => [h("dt", {}, label), h("dd", {}, data(found[name]))]);
+  const stores = query.has("store") ? [query.get("store")] : world.stores.map((item) => item.store);
+  const { store, document: found } = await findDocument(query.get("id"), stores);
+  const facts = Object.entries(D.facts)
+    .filter(([name]) => found[name])
+    .map(([name, label]) => [h("dt", {}, label), h("dd", {}, data(found[name]))]);
   fill(
     place,
     h("p", {}, h("a", { href: "#documents" }, "‹ ", D.back)),
@@ -157,36 +227,51 @@ async function openOne(place, world, query) {
         h(
           "div",
           { class: "row" },
-          h("a", { class: "button danger", href: `#optout?kind=document&value=id:${found.id}&store=${encodeURIComponent(store)}` }, D.optout),
-          found.text && world.may.read && h("a", { class: "button", href: `#play?${new URLSearchParams({ prompt: firstWords(found.text) })}` }, D.use),
+          h(
+            "a",
+            {
+              class: "button danger",
+              href: `#optout?kind=document&value=id:${found.id}&store=${encodeURIComponent(store)}`,
+            },
+            D.optout,
+          ),
+          found.text &&
+            world.may.read &&
+            h(
+              "a",
+              { class: "button", href: `#play?${new URLSearchParams({ prompt: firstWords(found.text) })}` },
+              D.use,
+            ),
         ),
       ),
     ),
   );
 }
 
-// A document of the store that is named, or of the first one that has it.
-async function findDocument(world, id, given) {
-  const names = given ? [given] : world.stores.map((item) => item.store);
-  let failed;
-  for (const store of names) {
-    try {
-      return { store, found: await get(`/v1/silo/documents/${encodeURIComponent(id)}`, { store }) };
-    } catch (error) {
-      failed = error;
-    }
-  }
-  throw failed;
-}
-
 function evidenceOf(found) {
   const D = T.documents;
-  const lines = found.evidence.map((item) => [data(item.asserted), data(item.where), data(item.method), `${Math.round(100 * item.confidence)}%`, item.tier ? tierMark(item.tier) : data((item.denies ?? []).join(", ") || T.none)]);
+  const lines = found.evidence.map((item) => [
+    data(item.asserted),
+    data(item.where),
+    data(item.method),
+    `${Math.round(100 * item.confidence)}%`,
+    item.tier ? tierMark(item.tier) : data((item.denies ?? []).join(", ") || T.none),
+  ]);
   return h(
     "div",
     {},
     lines.length ? table(D.why, D.evidence, lines) : h("p", {}, D.no_evidence),
-    found.conflicts.length > 0 && h("div", { class: "warn" }, h("strong", {}, D.conflicts), h("ul", {}, found.conflicts.map((line) => h("li", {}, data(line))))),
+    found.conflicts.length > 0 &&
+      h(
+        "div",
+        { class: "warn" },
+        h("strong", {}, D.conflicts),
+        h(
+          "ul",
+          {},
+          found.conflicts.map((line) => h("li", {}, data(line))),
+        ),
+      ),
     found.duties.length > 0 && h("p", {}, D.duties, ": ", data(found.duties.join(", "))),
   );
 }
@@ -194,12 +279,23 @@ function evidenceOf(found) {
 function rightsOf(found) {
   const D = T.documents;
   const said = (name, value) => (name === "quote" ? D.quote(value) : value ? D.yes : D.no);
-  return h("dl", { class: "facts" }, Object.entries(D.right).map(([name, label]) => [h("dt", {}, label), h("dd", { class: found.rights[name] ? "yes" : "no" }, said(name, found.rights[name]))]));
+  return h(
+    "dl",
+    { class: "facts" },
+    Object.entries(D.right).map(([name, label]) => [
+      h("dt", {}, label),
+      h("dd", { class: found.rights[name] ? "yes" : "no" }, said(name, found.rights[name])),
+    ]),
+  );
 }
 
 function textOf(found) {
   if (found.text === undefined) return h("p", { class: "hint" }, T.documents.text_hidden);
-  const place = h("div", { class: "document data", tabindex: "0", role: "region", "aria-label": T.documents.text }, found.text.slice(0, TEXT));
+  const place = h(
+    "div",
+    { class: "document data", tabindex: "0", role: "region", "aria-label": T.documents.text },
+    found.text.slice(0, TEXT),
+  );
   const all = found.text.length > TEXT && button(T.documents.text_all, () => (fill(place, found.text), all.remove()));
   return h("div", {}, place, all);
 }

@@ -6,7 +6,10 @@ const HIDDEN =
 
 // A text in which nothing is hidden.
 export function shown(text) {
-  return String(text).replace(HIDDEN, (mark) => `⟦U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
+  return String(text).replace(
+    HIDDEN,
+    (mark) => `⟦U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`,
+  );
 }
 
 // An element. Properties: `class`, `on` (listeners), `vars` (CSS variables), `data`, `value`, `checked`, and attributes.
@@ -20,7 +23,8 @@ export function h(tag, properties = {}, ...children) {
 function set(element, name, value) {
   if (value === undefined || value === null || value === false) return;
   if (name === "on") for (const [event, run] of Object.entries(value)) element.addEventListener(event, run);
-  else if (name === "vars") for (const [variable, given] of Object.entries(value)) element.style.setProperty(variable, given);
+  else if (name === "vars")
+    for (const [variable, given] of Object.entries(value)) element.style.setProperty(variable, given);
   else if (name === "data") Object.assign(element.dataset, value);
   else if (name === "value" || name === "checked" || name === "disabled" || name === "open") element[name] = value;
   else if (name === "class") element.className = value;
@@ -62,7 +66,12 @@ export function choose(options, properties = {}) {
 
 // A table; every row is a list of cells, numbers stand right.
 export function table(caption, heads, rows) {
-  const cell = (content) => h("td", { class: typeof content === "number" ? "number" : undefined }, typeof content === "number" ? number(content) : content);
+  const cell = (content) =>
+    h(
+      "td",
+      { class: typeof content === "number" ? "number" : undefined },
+      typeof content === "number" ? number(content) : content,
+    );
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
@@ -70,8 +79,22 @@ export function table(caption, heads, rows) {
       "table",
       {},
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, heads.map((head, at) => h("th", { scope: "col", class: typeof rows[0]?.[at] === "number" ? "number" : undefined }, head)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head, at) =>
+            h("th", { scope: "col", class: typeof rows[0]?.[at] === "number" ? "number" : undefined }, head),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, row.map(cell))),
+      ),
     ),
   );
 }
@@ -80,7 +103,14 @@ export function table(caption, heads, rows) {
 export function bars(caption, heads, items, mark = () => null) {
   const most = Math.max(...items.map((item) => item.value), 1e-9);
   const bar = (item) => h("span", { class: "bar", vars: { "--w": item.value / most } }, h("span", { class: "fill" }));
-  return table(caption, heads, items.map((item) => [h("span", {}, mark(item), data(item.name)), h("span", { class: "barcell" }, bar(item), item.label)]));
+  return table(
+    caption,
+    heads,
+    items.map((item) => [
+      h("span", {}, mark(item), data(item.name)),
+      h("span", { class: "barcell" }, bar(item), item.label),
+    ]),
+  );
 }
 
 export const number = (value) => value.toLocaleString("en");

@@ -1,10 +1,10 @@
 // The opt-out desk: choose, see what goes and what it costs, confirm by typing, watch, and check the receipt.
 
-import { forgetTexts } from "./answer.js";
-import { follow, get, post } from "./api.js";
+import { findDocument, follow, get, post } from "./api.js";
 import { button, choose, data, download, field, fill, h, percent, say, table } from "./dom.js";
 import { rows, storePicker } from "./documents.js";
 import { lastText } from "./play.js";
+import { forgetTexts } from "./popover.js";
 import { signatureFits, speaksOf } from "./receipt.js";
 import { T } from "./texts.js";
 
@@ -15,7 +15,10 @@ export async function open(place, world, query) {
   const desk = new Desk(world);
   place.append(desk.chooser(query), desk.rest, verifier(world));
   if (query.get("receipt")) await showReceipt(desk.rest, world, query.get("receipt"), query.get("store"));
-  else if (query.get("value")) await desk.look();
+  else if (query.get("value")) {
+    if (!query.has("store")) await desk.findStore();
+    await desk.look();
+  }
 }
 
 class Desk {
@@ -28,13 +31,22 @@ class Desk {
     this.kind = choose(Object.entries(O.kinds), { name: "kind", selected: query.get("kind") ?? "document" });
     this.value = h("input", { name: "value", required: true, value: query.get("value") ?? "", autocomplete: "off" });
     this.store = storePicker(this.world, query.get("store") ?? undefined);
-    return h(
+    this.form = h(
       "form",
       { class: "card", on: { submit: (event) => (event.preventDefault(), this.look()) } },
       h("h2", {}, O.choose),
       h("div", { class: "grid" }, field(O.kind, this.kind), field(O.value, this.value), field(O.store, this.store)),
       h("div", { class: "row" }, h("button", { class: "main" }, O.look)),
     );
+    return this.form;
+  }
+
+  // A document that is known by silo's id alone is in one of the stores.
+  async findStore() {
+    const [, id] = this.value.value.match(/^id:(.+)$/) ?? [];
+    const stores = this.world.stores.map((item) => item.store);
+    const found = id && (await findDocument(id, stores).catch(() => null));
+    if (found) this.store.value = found.store;
   }
 
   selector() {
@@ -48,7 +60,12 @@ class Desk {
       const { documents } = await post("/v1/silo/erase", { ...chosen.selector, store: chosen.store, dry_run: true });
       fill(
         this.rest,
-        h("section", { class: "card" }, h("p", { class: "verdict" }, O.goes(documents.length)), table(T.documents.caption, O.heads, rows(documents.slice(0, 100)))),
+        h(
+          "section",
+          { class: "card" },
+          h("p", { class: "verdict" }, O.goes(documents.length)),
+          table(T.documents.caption, O.heads, rows(documents.slice(0, 100))),
+        ),
         this.price(chosen),
         this.confirm(chosen, documents),
       );
@@ -59,7 +76,10 @@ class Desk {
 
   price(chosen) {
     const models = this.world.models.filter((model) => model.silo.stores.includes(chosen.store));
-    const model = choose(models.map((item) => [item.id, item.id]), {});
+    const model = choose(
+      models.map((item) => [item.id, item.id]),
+      {},
+    );
     const text = h("textarea", { rows: 3, value: lastText() });
     const result = h("div", { "aria-live": "polite" });
     const measure = async (event) => {
@@ -67,7 +87,11 @@ class Desk {
       if (!text.value.trim()) return;
       fill(result, h("p", { class: "hint" }, T.loading));
       try {
-        const { perplexity } = await post("/v1/silo/opt-out-price", { ...chosen.selector, model: model.value, text: text.value });
+        const { perplexity } = await post("/v1/silo/opt-out-price", {
+          ...chosen.selector,
+          model: model.value,
+          text: text.value,
+        });
         fill(result, priceBars(perplexity));
       } catch (error) {
         fill(result, this.world.problem(error));
@@ -89,7 +113,12 @@ class Desk {
     const phrase = O.phrase(documents.length);
     const [copies, mayReturn] = [h("input", { type: "checkbox" }), h("input", { type: "checkbox" })];
     const erase = h("button", { class: "danger", disabled: true }, O.erase);
-    const typed = h("input", { autocomplete: "off", spellcheck: "false", name: "confirm", on: { input: () => (erase.disabled = typed.value.trim() !== phrase) } });
+    const typed = h("input", {
+      autocomplete: "off",
+      spellcheck: "false",
+      name: "confirm",
+      on: { input: () => (erase.disabled = typed.value.trim() !== phrase) },
+    });
     const begin = async (event) => {
       event.preventDefault();
       if (typed.value.trim() !== phrase) return;
@@ -108,7 +137,9 @@ class Desk {
   }
 
   async erase(chosen, options) {
-    const steps = Object.fromEntries(Object.entries(O.steps).map(([name, label]) => [name, h("li", {}, label, h("small", {}))]));
+    const steps = Object.fromEntries(
+      Object.entries(O.steps).map(([name, label]) => [name, h("li", {}, label, h("small", {}))]),
+    );
     const mark = (name, ms) => {
       if (steps[name].classList.contains("yes")) return;
       steps[name].classList.add("yes");
@@ -116,11 +147,21 @@ class Desk {
       say(O.steps[name]);
     };
     const place = h("div", {});
-    fill(this.rest, h("section", { class: "card" }, h("h2", {}, O.progress), h("ol", { class: "steps" }, Object.values(steps))), place);
+    this.form.remove();
+    fill(
+      this.rest,
+      h("section", { class: "card" }, h("h2", {}, O.progress), h("ol", { class: "steps" }, Object.values(steps))),
+      place,
+    );
     const begun = performance.now();
     mark("asked");
     try {
-      const job = await follow(await post("/v1/silo/erase", { ...chosen.selector, store: chosen.store, ...options }), (now) => (now.stage === "accepted" || now.state === "done") && mark("accepted", now.result?.accepted_ms ?? performance.now() - begun));
+      const job = await follow(
+        await post("/v1/silo/erase", { ...chosen.selector, store: chosen.store, ...options }),
+        (now) =>
+          (now.stage === "accepted" || now.state === "done") &&
+          mark("accepted", now.result?.accepted_ms ?? performance.now() - begun),
+      );
       forgetTexts();
       mark("done", job.result.done_ms);
       if (job.result.receipt) {
@@ -133,29 +174,63 @@ class Desk {
   }
 }
 
+function changeWords(change) {
+  if (Math.abs(change) < 0.005) return O.price_same;
+  if (change >= 1) return O.price_times((1 + change).toFixed(1));
+  return change > 0 ? O.price_up(percent(change)) : O.price_down(percent(-change));
+}
+
 function priceBars(perplexity) {
   const change = perplexity.without / perplexity.with - 1;
-  const words = Math.abs(change) < 0.005 ? O.price_same : change > 0 ? O.price_up(percent(change)) : O.price_down(percent(-change));
+  const words = changeWords(change);
   const most = Math.max(perplexity.with, perplexity.without);
-  const bar = (label, value) => h("div", { class: "priced" }, h("span", {}, label), h("span", { class: "bar", vars: { "--w": value / most } }, h("span", { class: "fill" })), h("b", {}, value.toFixed(2)));
-  return h("div", {}, h("p", { class: "verdict" }, O.price_change(words)), bar(O.price_with, perplexity.with), bar(O.price_without, perplexity.without));
+  const bar = (label, value) =>
+    h(
+      "div",
+      { class: "priced" },
+      h("span", {}, label),
+      h("span", { class: "bar", vars: { "--w": value / most } }, h("span", { class: "fill" })),
+      h("b", {}, value.toFixed(2)),
+    );
+  return h(
+    "div",
+    {},
+    h("p", { class: "verdict" }, O.price_change(words)),
+    bar(O.price_with, perplexity.with),
+    bar(O.price_without, perplexity.without),
+  );
 }
 
 async function showReceipt(place, world, name, store, salts = {}) {
   const receipt = await get(`/v1/silo/receipts/${encodeURIComponent(name)}`);
   const proofs = Object.keys(salts).length > 0;
   const keep = [
-    button(O.download, () => download(name, "application/json", `${JSON.stringify(receipt, null, 1)}\n`), { class: "main" }),
-    proofs && button(O.salts, () => download(`proof-${name}`, "application/json", `${JSON.stringify({ receipt: name, salts }, null, 1)}\n`)),
+    button(O.download, () => download(name, "application/json", `${JSON.stringify(receipt, null, 1)}\n`), {
+      class: "main",
+    }),
+    proofs &&
+      button(O.salts, () =>
+        download(`proof-${name}`, "application/json", `${JSON.stringify({ receipt: name, salts }, null, 1)}\n`),
+      ),
   ];
-  place.append(h("section", { class: "card receipt" }, h("h2", {}, O.receipt), h("div", { class: "row" }, keep), proofs && h("p", { class: "hint" }, O.salts_hint), await findings(world, receipt, store, salts)));
+  place.append(
+    h(
+      "section",
+      { class: "card receipt" },
+      h("h2", {}, O.receipt),
+      h("div", { class: "row" }, keep),
+      proofs && h("p", { class: "hint" }, O.salts_hint),
+      await findings(world, receipt, store, salts),
+    ),
+  );
 }
 
 // What this page finds out for itself, and what the server says.
 async function findings(world, receipt, store, salts = {}) {
   const fits = await signatureFits(receipt);
   const named = Object.entries(salts);
-  const speaks = named.length > 0 && (await Promise.all(named.map(([id, salt]) => speaksOf(receipt, id, salt)))).every(Boolean);
+  const speaks =
+    named.length > 0 && (await Promise.all(named.map(([id, salt]) => speaksOf(receipt, id, salt)))).every(Boolean);
   const server = await post("/v1/silo/receipts/verify", { receipt, store }).then(
     (found) => h("p", { class: "yes" }, found.valid ? O.genuine : found.verdict),
     (error) => world.problem(error),
@@ -167,20 +242,37 @@ async function findings(world, receipt, store, salts = {}) {
     h(
       "div",
       { class: "columns" },
-      h("section", {}, h("h3", {}, O.in_page), h("p", { class: fits ? "yes" : fits === null ? "" : "no" }, O.signature[fits]), named.length > 0 && h("p", { class: speaks ? "yes" : "no" }, O.speaks[speaks])),
+      h(
+        "section",
+        {},
+        h("h3", {}, O.in_page),
+        h("p", { class: fits ? "yes" : fits === null ? "" : "no" }, O.signature[fits]),
+        named.length > 0 && h("p", { class: speaks ? "yes" : "no" }, O.speaks[speaks]),
+      ),
       h("section", {}, h("h3", {}, O.by_server), server),
-      h("section", {}, h("h3", {}, O.checks), h("ul", { class: "plain" }, Object.entries(receipt.checks).map(checkLine))),
+      h(
+        "section",
+        {},
+        h("h3", {}, O.checks),
+        h("ul", { class: "plain" }, Object.entries(receipt.checks).map(checkLine)),
+      ),
     ),
     h("h3", {}, O.covers),
-    h("ul", { class: "covers" }, receipt.exclusions.map((line) => h("li", {}, data(line)))),
+    h(
+      "ul",
+      { class: "covers" },
+      receipt.exclusions.map((line) => h("li", {}, data(line))),
+    ),
   );
 }
 
+// A check that was made and passed says so by its tick; counts are given, and hits must be none.
 function checkLine([name, value]) {
-  const isCount = typeof value === "number";
-  const good = value === true || (isCount && (!name.endsWith("-hits") || value === 0));
-  const said = value === "not checked" ? O.not_made : isCount ? String(value) : value ? O.passed : O.failed;
-  return h("li", { class: value === "not checked" ? "" : good ? "yes" : "no" }, O.check_names[name] ?? data(name), ": ", said);
+  const label = O.check_names[name] ?? data(name);
+  if (value === "not checked") return h("li", {}, label, ": ", O.not_made);
+  const isGood = typeof value === "number" ? !name.endsWith("-hits") || value === 0 : value;
+  const said = typeof value === "number" ? [": ", String(value)] : value ? "" : [": ", O.failed];
+  return h("li", { class: isGood ? "yes" : "no" }, label, said);
 }
 
 function verifier(world) {
@@ -200,7 +292,12 @@ function verifier(world) {
     { class: "card" },
     h("h2", {}, O.verify_title),
     h("p", {}, O.verify_lead),
-    h("div", { class: "grid" }, field(O.verify_file, h("input", { type: "file", accept: ".json", on: { change: check } })), world.stores.length > 1 && field(O.store, store)),
+    h(
+      "div",
+      { class: "grid" },
+      field(O.verify_file, h("input", { type: "file", accept: ".json", on: { change: check } })),
+      world.stores.length > 1 && field(O.store, store),
+    ),
     result,
   );
 }

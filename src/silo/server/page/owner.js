@@ -12,7 +12,12 @@ export async function open(place, world) {
   const store = storePicker(world);
   const result = h("div", {});
   const contents = await world.contentsOf(store.value);
-  const owner = world.may.operate ? choose(contents.owner.map((item) => [item.name, item.name || T.no_owner]), { selected: world.me.owner }) : null;
+  const owner = world.may.operate
+    ? choose(
+        contents.owner.map((item) => [item.name, item.name || T.no_owner]),
+        { selected: world.me.owner },
+      )
+    : null;
   const draw = async () => {
     const name = owner ? owner.value : world.me.owner;
     fill(result, h("p", { class: "hint" }, T.loading));
@@ -23,30 +28,96 @@ export async function open(place, world) {
     }
   };
   for (const control of [owner, store]) control?.addEventListener("change", draw);
-  if (owner || world.stores.length > 1) place.append(h("div", { class: "card grid" }, owner && field(O.who, owner), world.stores.length > 1 && field(T.documents.store, store)));
+  if (owner || world.stores.length > 1)
+    place.append(
+      h(
+        "div",
+        { class: "card grid" },
+        owner && field(O.who, owner),
+        world.stores.length > 1 && field(T.documents.store, store),
+      ),
+    );
   place.append(result);
   await draw();
 }
 
 async function statement(world, store, owner) {
   const months = lastMonths();
-  const [listed, jobs, credits] = await Promise.all([get("/v1/silo/documents", { store, owner, limit: 100 }), get("/v1/silo/jobs"), creditsOf(store, owner, months)]);
+  const [listed, jobs, credits] = await Promise.all([
+    get("/v1/silo/documents", { store, owner, limit: 100 }),
+    get("/v1/silo/jobs"),
+    creditsOf(store, owner, months),
+  ]);
   const contents = await world.contentsOf(store);
   const mine = contents.owner.find((item) => item.name === owner);
-  const parts = credits.map((month) => month.owners.find((item) => item.owner === owner) ?? { share: 0, tokens: 0, requests: 0, documents: 0 });
-  const lines = months.map((month, at) => ({ name: month.name, value: parts[at].share, label: O.cell(percent(parts[at].share), parts[at].tokens.toFixed(1), parts[at].requests) }));
-  const csv = () => download(`statement-${months[0].name}.csv`, "text/csv", asCsv([["month", "share", "tokens", "answers"], ...months.map((month, at) => [month.name, parts[at].share, parts[at].tokens, parts[at].requests])]));
+  const parts = credits.map(
+    (month) => month.owners.find((item) => item.owner === owner) ?? { share: 0, tokens: 0, requests: 0, documents: 0 },
+  );
+  const lines = months.map((month, at) => ({
+    name: month.name,
+    value: parts[at].share,
+    label: O.cell(percent(parts[at].share), parts[at].tokens.toFixed(1), parts[at].requests),
+  }));
+  const csv = () =>
+    download(
+      `statement-${months[0].name}.csv`,
+      "text/csv",
+      asCsv([
+        ["month", "share", "tokens", "answers"],
+        ...months.map((month, at) => [month.name, parts[at].share, parts[at].tokens, parts[at].requests]),
+      ]),
+    );
   const receipts = jobs.data.filter((job) => job.kind === "erase" && job.result?.receipt);
   return [
     h("p", { class: "lead" }, O.lead(owner || T.no_owner)),
     h("p", { class: "verdict" }, mine ? O.have(mine.documents, mine.tokens) : O.none),
-    h("section", { class: "card" }, h("h2", {}, O.statement), bars(O.statement, O.heads, lines), parts.every((part) => !part.requests) && h("p", { class: "hint" }, O.unused), h("div", { class: "row" }, button(O.csv, csv))),
-    listed.data.length > 0 && h("section", { class: "card" }, h("h2", {}, O.mine), table(O.mine, T.documents.heads, rows(listed.data)), h("div", { class: "row" }, h("a", { class: "button danger", href: `#optout?${new URLSearchParams({ kind: "owner", value: owner, store })}` }, O.leave))),
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, O.statement),
+      bars(O.statement, O.heads, lines),
+      parts.every((part) => !part.requests) && h("p", { class: "hint" }, O.unused),
+      h("div", { class: "row" }, button(O.csv, csv)),
+    ),
+    listed.data.length > 0 &&
+      h(
+        "section",
+        { class: "card" },
+        h("h2", {}, O.mine),
+        table(O.mine, T.documents.heads, rows(listed.data)),
+        h(
+          "div",
+          { class: "row" },
+          h(
+            "a",
+            { class: "button danger", href: `#optout?${new URLSearchParams({ kind: "owner", value: owner, store })}` },
+            O.leave,
+          ),
+        ),
+      ),
     h(
       "section",
       { class: "card" },
       h("h2", {}, O.receipts),
-      receipts.length ? h("ul", { class: "plain" }, receipts.map((job) => h("li", {}, h("a", { href: `#optout?${new URLSearchParams({ receipt: job.result.receipt, store: job.store })}` }, data(job.result.receipt)), " ", h("small", {}, data(job.ended))))) : h("p", { class: "hint" }, O.receipts_none),
+      receipts.length
+        ? h(
+            "ul",
+            { class: "plain" },
+            receipts.map((job) =>
+              h(
+                "li",
+                {},
+                h(
+                  "a",
+                  { href: `#optout?${new URLSearchParams({ receipt: job.result.receipt, store: job.store })}` },
+                  data(job.result.receipt),
+                ),
+                " ",
+                h("small", {}, data(job.ended)),
+              ),
+            ),
+          )
+        : h("p", { class: "hint" }, O.receipts_none),
     ),
   ];
 }

@@ -1,7 +1,7 @@
 // The playground: controls, one answer with its shares, the same prompt with and without, and links that bring it back.
 
 import { Answer } from "./answer.js";
-import { get, stream } from "./api.js";
+import { findDocument, get, stream } from "./api.js";
 import { button, choose, data, field, fill, h, percent } from "./dom.js";
 import { licenseName, T, TIERS } from "./texts.js";
 
@@ -26,7 +26,7 @@ class Playground {
   async make(query) {
     if (query.has("prompt")) this.restore(query);
     this.model = this.world.models.find((model) => model.id === kept.controls.model) ?? this.world.models[0];
-    this.contents = await this.world.contentsOf(this.model.silo.stores[0]);
+    this.names = await this.namesIn(this.model.silo.stores);
     this.result = h("div", { class: "result" });
     this.place.append(h("p", { class: "lead" }, T.play.lead), this.form(), this.result);
     if (query.get("answer")) await this.bringBack(query.get("answer"));
@@ -34,9 +34,21 @@ class Playground {
     else this.showEmpty();
   }
 
+  // What the documents of some stores are called by, as far as the key may see it.
+  async namesIn(stores) {
+    const all = await Promise.all(stores.map(this.world.contentsOf));
+    const names = (column) => [...new Set(all.flatMap((contents) => contents[column].map((item) => item.name)))];
+    return { tier: names("tier"), license: names("license"), owner: names("owner") };
+  }
+
   form() {
     const chat = kept.controls.mode === "chat";
-    this.prompt = h("textarea", { rows: 3, value: kept.prompt, placeholder: T.play.example, on: { keydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.write() } });
+    this.prompt = h("textarea", {
+      rows: 2,
+      value: kept.prompt,
+      placeholder: T.play.example,
+      on: { keydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.write() },
+    });
     this.writeButton = h("button", { class: "main" }, T.play.write);
     this.stopButton = button(T.play.stop, () => this.abort?.abort(), { disabled: true });
     const compare = this.model.silo.stores.length > 0 && button(T.play.compare, () => this.compare());
@@ -54,7 +66,12 @@ class Playground {
     const { silo } = this.model;
     const given = kept.controls;
     const methods = ["", "lm", ...combinations(silo.searches)];
-    const name = (method) => T.play.methods[method] ?? method.split("+").map((part) => T.play.methods[part] ?? part).join(" + ");
+    const name = (method) =>
+      T.play.methods[method] ??
+      method
+        .split("+")
+        .map((part) => T.play.methods[part] ?? part)
+        .join(" + ");
     const pick = (options, name) => choose(options, { name, selected: given[name] ?? "" });
     const number = (name, bounds) => h("input", { type: "number", name, value: given[name] ?? "", ...bounds });
     const again = (event) => {
@@ -65,17 +82,60 @@ class Playground {
     this.controls = h(
       "div",
       { class: "grid", on: { change: again } },
-      silo.chats && field(fields.mode, choose(Object.entries(T.play.modes), { name: "mode", selected: given.mode ?? "text" })),
-      field(fields.model, choose(this.world.models.map((model) => [model.id, model.id]), { name: "model", selected: this.model.id })),
-      silo.stores.length > 0 && h("p", { class: "field" }, h("span", {}, fields.store), data(silo.stores.join(", "), "b")),
-      silo.stores.length > 0 && field(fields.method, choose(methods.map((method) => [method, name(method)]), { name: "method", selected: given.method ?? "" })),
-      silo.settings.length > 0 && field(fields.settings, pick([["", T.play.no_settings], ...silo.settings.map((item) => [item, item])], "settings")),
-      silo.searches.includes("knn") && field(fields.lambda, number("lambda", { min: 0, max: 1, step: 0.05 }), hints.lambda),
-      field(fields.temperature, h("input", { type: "number", name: "temperature", value: given.temperature ?? "0", min: 0, max: 2, step: 0.1 }), hints.temperature),
-      field(fields.seed, h("input", { type: "number", name: "seed", value: given.seed ?? "1", min: 0, step: 1 }), hints.seed),
-      field(fields.tokens, h("input", { type: "number", name: "tokens", value: given.tokens ?? String(TOKENS), min: 1, max: this.most(), step: 1 })),
+      silo.chats &&
+        field(fields.mode, choose(Object.entries(T.play.modes), { name: "mode", selected: given.mode ?? "text" })),
+      field(
+        fields.model,
+        choose(
+          this.world.models.map((model) => [model.id, model.id]),
+          { name: "model", selected: this.model.id },
+        ),
+      ),
+      silo.stores.length > 0 &&
+        h("p", { class: "field" }, h("span", {}, fields.store), data(silo.stores.join(", "), "b")),
+      silo.stores.length > 0 &&
+        field(
+          fields.method,
+          choose(
+            methods.map((method) => [method, name(method)]),
+            { name: "method", selected: given.method ?? "" },
+          ),
+        ),
+      silo.settings.length > 0 &&
+        field(
+          fields.settings,
+          pick([["", T.play.no_settings], ...silo.settings.map((item) => [item, item])], "settings"),
+        ),
+      silo.searches.includes("knn") &&
+        field(fields.lambda, number("lambda", { min: 0, max: 1, step: 0.05 }), hints.lambda),
+      field(
+        fields.temperature,
+        h("input", { type: "number", name: "temperature", value: given.temperature ?? "0", min: 0, max: 2, step: 0.1 }),
+        hints.temperature,
+      ),
+      field(
+        fields.seed,
+        h("input", { type: "number", name: "seed", value: given.seed ?? "1", min: 0, step: 1 }),
+        hints.seed,
+      ),
+      field(
+        fields.tokens,
+        h("input", {
+          type: "number",
+          name: "tokens",
+          value: given.tokens ?? String(TOKENS),
+          min: 1,
+          max: this.most(),
+          step: 1,
+        }),
+      ),
       silo.searches.includes("ngram") && field(fields.guard, number("guard", { min: 1, step: 1 }), hints.guard),
-      silo.stores.length > 0 && field(fields.ledger, h("input", { type: "checkbox", name: "ledger", checked: given.ledger ?? false }), hints.ledger),
+      silo.stores.length > 0 &&
+        field(
+          fields.ledger,
+          h("input", { type: "checkbox", name: "ledger", checked: given.ledger ?? false }),
+          hints.ledger,
+        ),
     );
     return h("details", {}, h("summary", {}, T.play.settings), this.controls);
   }
@@ -85,17 +145,28 @@ class Playground {
   }
 
   policy() {
-    const { tier, license, owner } = this.contents;
-    const all = { tier: tier.length ? tier.map((item) => item.name) : Object.keys(TIERS), license: license.map((item) => item.name), owner: owner.map((item) => item.name) };
+    const all = { ...this.names, tier: this.names.tier.length ? this.names.tier : Object.keys(TIERS) };
     this.expression = h("code", {}, "");
     const group = (column, title, label) =>
-      all[column].length > 0 && h("fieldset", {}, h("legend", {}, title), all[column].slice(0, MOST_SWITCHES).map((name) => this.switch(column, name, label(name))));
+      all[column].length > 0 &&
+      h(
+        "fieldset",
+        {},
+        h("legend", {}, title),
+        all[column].slice(0, MOST_SWITCHES).map((name) => this.switch(column, name, label(name))),
+      );
     const made = h(
       "details",
       { class: "policy" },
       h("summary", {}, T.play.policy),
       h("p", { class: "hint" }, T.play.policy_lead),
-      h("div", { class: "columns" }, group("tier", T.play.tiers, (name) => TIERS[name]), group("license", T.play.licenses, licenseName), group("owner", T.play.owners, (name) => name || T.no_owner)),
+      h(
+        "div",
+        { class: "columns" },
+        group("tier", T.play.tiers, (name) => TIERS[name]),
+        group("license", T.play.licenses, licenseName),
+        group("owner", T.play.owners, (name) => name || T.no_owner),
+      ),
       h("p", {}, h("span", { class: "hint" }, T.play.expression, ": "), this.expression),
     );
     this.showExpression();
@@ -110,7 +181,12 @@ class Playground {
       kept.off[column] = [...off];
       this.showExpression();
     };
-    return h("label", { class: "switch" }, h("input", { type: "checkbox", role: "switch", checked: !kept.off[column].includes(name), on: { change: turn } }), data(label));
+    return h(
+      "label",
+      { class: "switch" },
+      h("input", { type: "checkbox", role: "switch", checked: !kept.off[column].includes(name), on: { change: turn } }),
+      data(label),
+    );
   }
 
   showExpression() {
@@ -119,7 +195,8 @@ class Playground {
 
   read() {
     kept.prompt = this.prompt.value;
-    for (const control of this.controls.querySelectorAll("[name]")) kept.controls[control.name] = control.type === "checkbox" ? control.checked : control.value;
+    for (const control of this.controls.querySelectorAll("[name]"))
+      kept.controls[control.name] = control.type === "checkbox" ? control.checked : control.value;
   }
 
   async again() {
@@ -132,18 +209,40 @@ class Playground {
   request(changes = {}) {
     const { controls } = kept;
     const { may } = this.world;
-    const given = (name) => (controls[name] === undefined || controls[name] === "" ? undefined : Number(controls[name]));
+    const given = (name) =>
+      controls[name] === undefined || controls[name] === "" ? undefined : Number(controls[name]);
     const hasStores = this.model.silo.stores.length > 0;
-    const silo = hasStores ? { method: controls.method || undefined, settings: controls.settings || undefined, policy: policyText() || undefined, lambda: given("lambda"), guard: given("guard"), ledger: controls.ledger || undefined, ...changes } : {};
-    if (may.text && !silo.guard && usesNeighbours(silo.method ?? this.model.silo.method)) silo.neighbours = Math.min(3, this.world.me.limits.neighbours);
-    if (silo.method === "lm") for (const name of ["lambda", "settings", "guard", "policy", "neighbours"]) delete silo[name];
+    const silo = hasStores
+      ? {
+          method: controls.method || undefined,
+          settings: controls.settings || undefined,
+          policy: policyText() || undefined,
+          lambda: given("lambda"),
+          guard: given("guard"),
+          ledger: controls.ledger || undefined,
+          ...changes,
+        }
+      : {};
+    if (may.text && !silo.guard && usesNeighbours(silo.method ?? this.model.silo.method))
+      silo.neighbours = Math.min(3, this.world.me.limits.neighbours);
+    if (silo.method === "lm")
+      for (const name of ["lambda", "settings", "guard", "policy", "neighbours"]) delete silo[name];
     const chat = controls.mode === "chat" && this.model.silo.chats;
     const probabilities = may.logprobs ? (chat ? { logprobs: true, top_logprobs: 5 } : { logprobs: 5 }) : {};
     const asked = chat ? { messages: [{ role: "user", content: kept.prompt }] } : { prompt: kept.prompt };
     return {
       path: chat ? "/v1/chat/completions" : "/v1/completions",
       chat,
-      body: { model: this.model.id, ...asked, max_tokens: given("tokens") ?? TOKENS, temperature: given("temperature") ?? 0, seed: given("seed"), stream: true, ...probabilities, silo },
+      body: {
+        model: this.model.id,
+        ...asked,
+        max_tokens: given("tokens") ?? TOKENS,
+        temperature: given("temperature") ?? 0,
+        seed: given("seed"),
+        stream: true,
+        ...probabilities,
+        silo,
+      },
     };
   }
 
@@ -151,7 +250,13 @@ class Playground {
   answerTo(request) {
     const { body, chat } = request;
     const guard = Math.min(...[body.silo.guard, this.model.silo.guard, this.world.me.guard].filter(Boolean));
-    return new Answer({ prompt: chat ? "" : kept.prompt, may: this.world.may, guard: Number.isFinite(guard) && body.silo.method !== "lm" ? guard : 0, greedy: body.temperature === 0, store: this.model.silo.stores[0] });
+    return new Answer({
+      prompt: chat ? "" : kept.prompt,
+      may: this.world.may,
+      guard: Number.isFinite(guard) && body.silo.method !== "lm" ? guard : 0,
+      greedy: body.temperature === 0,
+      stores: this.model.silo.stores,
+    });
   }
 
   async run(answer, request, signal) {
@@ -182,7 +287,7 @@ class Playground {
       await work(abort.signal);
     } catch (error) {
       if (!abort.signal.aborted) place.after(this.world.problem(error));
-      else kept.answer?.reason ?? kept.answer?.finish("stop", {});
+      else kept.answer?.leave();
     } finally {
       if (this.abort === abort) this.stopButton.disabled = true;
     }
@@ -202,8 +307,15 @@ class Playground {
       h(
         "div",
         { class: "beside" },
-        h("section", { class: "card", "aria-label": T.views.play }, answer.summary, answer.text, h("p", { class: "hint" }, this.world.may.logprobs ? T.play.legend : T.play.no_tokens), foot),
-        h("aside", { class: "card", "aria-label": T.play.panel }, h("h2", {}, T.play.panel), answer.panel),
+        h(
+          "section",
+          { class: "card", "aria-label": T.views.play },
+          answer.summary,
+          answer.text,
+          h("p", { class: "hint" }, this.world.may.logprobs ? T.play.legend : T.play.no_tokens),
+          foot,
+        ),
+        h("aside", { class: "card", "aria-label": T.play.panel }, h("h2", {}, T.play.panel), answer.panel.place),
       ),
     );
   }
@@ -222,32 +334,62 @@ class Playground {
     const query = new URLSearchParams({ prompt: kept.prompt });
     if (answer) query.set("answer", answer);
     for (const name of CONTROLS) if (kept.controls[name]) query.set(name, kept.controls[name]);
-    for (const [column, names] of Object.entries(kept.off)) names.forEach((name) => query.append(`off-${column}`, name));
+    for (const [column, names] of Object.entries(kept.off))
+      names.forEach((name) => query.append(`off-${column}`, name));
     return query;
   }
 
   restore(query) {
     kept.prompt = query.get("prompt");
     kept.answer = null;
-    kept.controls = Object.fromEntries(CONTROLS.filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
+    kept.controls = Object.fromEntries(
+      CONTROLS.filter((name) => query.has(name)).map((name) => [name, query.get(name)]),
+    );
     for (const column of Object.keys(kept.off)) kept.off[column] = query.getAll(`off-${column}`);
   }
 
   // Ids and shares of an earlier answer, without what was erased since.
   async bringBack(id) {
     const found = await get(`/v1/silo/attributions/${encodeURIComponent(id)}`).catch(() => null);
-    if (!found) return fill(this.result, h("div", { class: "card empty" }, h("h2", {}, T.play.back_title), h("p", {}, T.play.back_gone)));
+    if (!found)
+      return fill(
+        this.result,
+        h("div", { class: "card empty" }, h("h2", {}, T.play.back_title), h("p", {}, T.play.back_gone)),
+      );
     const [choice] = found.choices;
     const rows = await Promise.all(choice.documents.slice(0, 20).map((item) => this.line(item)));
-    const erased = choice.erased_share > 0 && h("li", { class: "erased" }, h("b", {}, percent(choice.erased_share)), " ", T.play.back_erased);
+    const erased =
+      choice.erased_share > 0 &&
+      h("li", { class: "erased" }, h("b", {}, percent(choice.erased_share)), " ", T.play.back_erased);
     const lm = h("li", {}, h("b", {}, percent(choice.lm_share)), " ", T.model);
-    return fill(this.result, h("div", { class: "card" }, h("h2", {}, T.play.back_title), h("p", {}, T.play.back), h("ul", { class: "plain" }, rows, erased, lm)));
+    return fill(
+      this.result,
+      h(
+        "div",
+        { class: "card" },
+        h("h2", {}, T.play.back_title),
+        h("p", {}, T.play.back),
+        h("ul", { class: "plain" }, rows, erased, lm),
+      ),
+    );
   }
 
   async line(item) {
-    const facts = this.world.may.documents && (await get(`/v1/silo/documents/${item.document}`, { store: this.model.silo.stores[0] }).catch(() => null));
-    const name = facts ? h("a", { href: `#document?id=${item.document}` }, data(facts.external_id)) : data(item.document, "code");
-    return h("li", {}, h("b", {}, percent(item.share)), " ", name, facts && h("span", { class: "note" }, " ", data(facts.owner || T.no_owner), " · ", data(licenseName(facts.license))));
+    const found =
+      this.world.may.documents && (await findDocument(item.document, this.model.silo.stores).catch(() => null));
+    const facts = found?.document;
+    const name = facts
+      ? h("a", { href: `#document?id=${item.document}` }, data(facts.external_id))
+      : data(item.document, "code");
+    return h(
+      "li",
+      {},
+      h("b", {}, percent(item.share)),
+      " ",
+      name,
+      facts &&
+        h("span", { class: "note" }, " ", data(facts.owner || T.no_owner), " · ", data(licenseName(facts.license))),
+    );
   }
 
   // The language model alone, the store, and the store without one owner, beside each other.
@@ -255,28 +397,55 @@ class Playground {
     this.read();
     const owners = this.owners();
     const left = kept.without && owners.includes(kept.without) ? kept.without : owners[0];
-    const without = left === undefined ? null : this.request({ policy: [policyText() && `(${policyText()})`, `owner != ${JSON.stringify(left)}`].filter(Boolean).join(" and ") });
+    const without =
+      left === undefined
+        ? null
+        : this.request({
+            policy: [policyText() && `(${policyText()})`, `owner != ${JSON.stringify(left)}`]
+              .filter(Boolean)
+              .join(" and "),
+          });
     const runs = [
       [T.play.compare_lm, this.request({ method: "lm" })],
       [T.play.compare_store, this.request()],
       ...(without ? [[T.play.compare_without(left || T.no_owner), without]] : []),
     ].map(([title, request]) => ({ title, request, answer: this.answerTo(request) }));
     const change = (event) => ((kept.without = event.target.value), this.compare());
-    const pane = ({ title, answer }) => h("section", { class: "card pane" }, h("h3", {}, data(title)), answer.summary, answer.text, answer.panel);
+    const pane = ({ title, answer }) =>
+      h("section", { class: "card pane" }, h("h3", {}, data(title)), answer.summary, answer.text, answer.panel.place);
     fill(
       this.result,
       h("h2", {}, T.play.compare_title),
-      left === undefined ? h("p", { class: "hint" }, T.play.compare_none) : field(T.play.compare_owner, choose(owners.map((owner) => [owner, owner || T.no_owner]), { selected: left, on: { change } })),
+      left === undefined
+        ? h("p", { class: "hint" }, T.play.compare_none)
+        : field(
+            T.play.compare_owner,
+            choose(
+              owners.map((owner) => [owner, owner || T.no_owner]),
+              { selected: left, on: { change } },
+            ),
+          ),
       h("div", { class: "panes" }, runs.map(pane)),
     );
-    await this.during((signal) => Promise.all(runs.map(({ answer, request }) => this.run(answer, request, signal).catch((error) => signal.aborted || answer.text.after(this.world.problem(error))))), this.result);
+    await this.during(
+      (signal) =>
+        Promise.all(
+          runs.map(({ answer, request }) =>
+            this.run(answer, request, signal).catch(
+              (error) => signal.aborted || answer.text.after(this.world.problem(error)),
+            ),
+          ),
+        ),
+      this.result,
+    );
   }
 
   // Owners that can be left out: those of the last answer first.
   owners() {
-    const used = kept.answer?.documents ? kept.answer.shares("document").listed.map((item) => kept.answer.facts(item.number)?.owner) : [];
-    const known = this.contents.owner.map((item) => item.name);
-    return [...new Set([...used, ...known])].filter((owner) => owner !== undefined).slice(0, MOST_SWITCHES);
+    const used = kept.answer?.documents
+      ? kept.answer.shares("document").listed.map((item) => kept.answer.facts(item.number)?.owner)
+      : [];
+    return [...new Set([...used, ...this.names.owner])].filter((owner) => owner !== undefined).slice(0, MOST_SWITCHES);
   }
 }
 
