@@ -12,7 +12,7 @@ from silo.server.access import create_key
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.store.selector import Selector
 from tests.inference.ask.world import NOTES, note_store, speaker
-from tests.server.conftest import Served, running
+from tests.server.conftest import Served, serving
 
 PAINTED = "The boat was painted in 1987 by Anna Berg."
 BOAT = "When was the boat painted?"
@@ -32,8 +32,8 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     model = ModelRecipe(str(place / "model"), (str(place / "store"),))
     silent = ModelRecipe(str(place / "model"), (str(place / "store"),), method="ngram")
     recipe = ServerRecipe({"notes": model, "silent": silent}, keys=str(place / "keys.json"), home=str(place / "home"))
-    with running(recipe) as (address, app):
-        yield Served(address, place, app, keys)
+    with serving(recipe, place, keys) as server:
+        yield server
 
 
 def ask(notes: Served, question: str, key: str = "text", model: str = "notes", **silo: Any) -> dict[str, Any]:
