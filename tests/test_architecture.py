@@ -54,6 +54,7 @@ OWNERS = {
     "uvicorn": {"server"},
     "starlette": {"server"},
     "pydantic": {"server"},
+    "lm_eval": {"journeys"},
     "mcp": {"server"},
     "mcp_types": {"server"},
     "pickle": set(),
@@ -178,7 +179,7 @@ def unused_names(source: Path, more: str = "") -> list[str]:
     ]
 
 
-CALLED_BY_OTHERS = "readinto tell readable render _check_value _get_help_string"
+CALLED_BY_OTHERS = "readinto tell readable render _check_value _get_help_string loglikelihood_rolling generate_until"
 """Methods that a library calls."""
 
 

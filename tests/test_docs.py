@@ -31,6 +31,7 @@ NOT_RUN = {
     "python benchmarks/": "measurements take minutes to hours",
     "make test-page": "installs and runs tests/page",
     "silo serve": "runs until it is stopped; tests/server starts and stops it",
+    "silo eval harness": "needs the extra lm-eval; tests/server/test_harness.py runs it",
     "silo mcp": "talks to a client until that leaves; tests/server/test_mcp.py does",
     "torchrun": "starts processes that train at full length; tests/lm/test_train.py trains with two of them",
 }

@@ -1,4 +1,4 @@
-"""`silo eval ppl` and `silo eval tasks`: how good a model is, with and without stores."""
+"""`silo eval ppl|tasks|harness`: how good a model is, with and without stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silo.cli import show
+from silo.cli.predict import add_model_options, predictor_from_options
 from silo.errors import SiloError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     for name, add, text in (
         ("ppl", _add_ppl, "perplexity by domain and method, with intervals and honest baselines"),
         ("tasks", _add_tasks, "accuracy on zero-shot classification tasks"),
+        ("harness", _add_harness, "tasks of lm-evaluation-harness"),
     ):
         add(verbs.add_parser(name, parents=[common], help=text))
 
@@ -328,3 +330,44 @@ def _settings_text(settings: Any) -> str:
     if isinstance(settings, list):
         return " / ".join(map(_settings_text, settings))
     return " ".join(f"{_SHORT[name]}{value:g}" for name, value in settings.items())
+
+
+def _add_harness(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser)
+    parser.add_argument("--tasks", required=True, metavar="T1,T2", help="names that the harness or --include knows")
+    parser.add_argument(
+        "--include", action="append", default=[], metavar="DIR", help="a folder of task files; may be repeated"
+    )
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="so many documents of each task; all")
+    parser.add_argument("--fewshot", type=int, metavar="N", help="examples before each; what the task says")
+    parser.set_defaults(run=_harness)
+
+
+def _harness(arguments: argparse.Namespace) -> int:
+    names = tuple(name for name in arguments.tasks.split(",") if name)
+    folders = tuple(map(Path, arguments.include))
+    for folder in folders:
+        if not folder.is_dir():
+            raise SiloError("input-missing", f"there is no folder of tasks at {folder}")
+    if not names or arguments.limit < 0 or (arguments.fewshot or 0) < 0:
+        raise SiloError("usage", "name a task with --tasks; numbers are not negative")
+    if not Path(arguments.model).is_dir():
+        raise SiloError("input-missing", f"there is no model at {arguments.model}")
+    try:
+        from silo.journeys.harness import HarnessOptions, evaluate_harness, find_tasks
+    except ModuleNotFoundError as error:
+        hint = "install it with: pip install 'silo-lm[lm-eval]'"
+        raise SiloError("extra-missing", f"the harness needs {error.name}", hint) from None
+
+    options = HarnessOptions(names, folders, arguments.limit, arguments.fewshot)
+    tasks = find_tasks(options)
+    predictor = predictor_from_options(arguments)
+    with show.progress(quiet=arguments.quiet) as advance:
+        found = evaluate_harness(predictor, options, tasks, advance=advance)
+    if arguments.json:
+        show.print_json(found)
+        return 0
+    for name, figures in found["results"].items():
+        metrics = {key.removesuffix(",none"): value for key, value in figures.items() if isinstance(value, float | int)}
+        show.table(name, ("metric", "value"), [[key, f"{value:.4f}"] for key, value in metrics.items()])
+    return 0

@@ -25,7 +25,8 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
     _add_generate(nouns.add_parser("generate", parents=[common], help="text, and who contributed to it"))
 
 
-def _add_shared(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a model with stores."""
     parser.add_argument("--model", required=True, metavar="DIR", help="the language model")
     parser.add_argument("--store", action="append", default=[], metavar="PATH", help="a store; may be repeated")
     parser.add_argument("--method", metavar="M", help="lm, or knn, ngram and ric joined by +; what the stores offer")
@@ -103,7 +104,7 @@ def _settings(arguments: argparse.Namespace, method: frozenset[str]) -> Settings
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:
-    _add_shared(parser)
+    add_model_options(parser)
     parser.add_argument("--jsonl", nargs="+", action="extend", required=True, metavar="FILE", help="text to score")
     parser.add_argument("--details", metavar="FILE", help="write one JSON object per token here")
     show.add_html(parser)
@@ -141,7 +142,7 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
-    _add_shared(parser)
+    add_model_options(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="the beginning of the text; - for standard input")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="end after so many")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token")

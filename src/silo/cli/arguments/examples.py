@@ -39,6 +39,7 @@ EXAMPLES = {
     "generate": "silo generate 'Once upon a time' --model my-model --store my-store --guard 20",
     "eval ppl": "silo eval ppl --model my-model --store my-store --jsonl test.jsonl --validation validation.jsonl",
     "eval tasks": "silo eval tasks --model my-model --store my-store --tasks my-tasks",
+    "eval harness": "silo eval harness --model my-model --store my-store --tasks mine --include my-harness-tasks",
     "receipt verify": "silo receipt verify receipt.json --key receipts.pem.pub --log log.jsonl",
     "credits": "silo credits my-store --from 2026-01-01 --to 2026-02-01",
     "serve": "silo serve --model my-model --store my-store --port 8000",
