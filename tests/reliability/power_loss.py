@@ -264,7 +264,7 @@ def _below(path: Any, named: dict[str, Any], inside: Any, of_handle: Any) -> str
 def _site() -> str:
     """Where in the package a call was made: functions of the innermost frames that are ours, the last first."""
     ours = [frame for frame in traceback.extract_stack() if "/silo/" in frame.filename]
-    return " < ".join(f"{Path(frame.filename).stem}.{frame.name}" for frame in reversed(ours[-5:]))
+    return " < ".join(f"{Path(frame.filename).stem}.{frame.name}" for frame in reversed(ours[-4:]))
 
 
 @dataclass(frozen=True, slots=True)
