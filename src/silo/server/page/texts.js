@@ -125,7 +125,7 @@ export const T = {
     guard_on: (limit) => `On: at most ${limit} tokens in a row from documents that may not be quoted.`,
     guard_met: (count) =>
       (count === 1 ? "It stepped in once" : `It stepped in ${count} times`) +
-      ", where the text carries a shield. Each shield says which word it kept out.",
+      ", where the text carries a ⊘. Each ⊘ says which word it kept out.",
     guard_idle: "It had nothing to prevent.",
     guard_unknown: "With a temperature above 0 the page cannot tell where it stepped in.",
     guard_stop: "The guard ended this text: every way to go on would have repeated too much of a document.",
