@@ -80,7 +80,7 @@ def page(browser: Any) -> Iterator[Any]:
     opened.set_default_timeout(60_000)
     opened.add_init_script(WATCH)
     wrong: list[str] = []
-    opened.on("dialog", lambda dialog: (wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    opened.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
     opened.on("pageerror", lambda error: wrong.append(f"error {error}"))
     opened.on("console", lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None)
     yield opened
