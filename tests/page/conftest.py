@@ -18,7 +18,6 @@ from tests.inference.world import documents, make_model, make_store
 from tests.page.payloads import PAYLOADS
 from tests.server.conftest import TEMPLATE, Served, serving
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is absent: `make test-page` installs it")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 KEYS: dict[str, dict[str, Any]] = {
     "operator": {"roles": ["operator"]},
@@ -65,6 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: `make test-page` installs it")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
     with playwright.sync_playwright() as driver:

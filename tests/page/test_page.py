@@ -290,7 +290,7 @@ def test_two_thousand_words_come_in_smoothly(browser: Any, page: Any, server: Se
 
 
 def _frame_ms(trace: list[dict[str, Any]]) -> list[float]:
-    """Processor time of the tasks of the page's main thread, which keep a frame waiting however busy the machine is."""
+    """Processor time of the tasks of the page's main thread, which does not depend on how busy the machine is."""
     threads = {
         (item["pid"], item["tid"])
         for item in trace

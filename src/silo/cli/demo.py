@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def _show(findings: Any, report: Path) -> None:
     ]
     show.table(f"{gone['owner']} opts out", ("what", "value"), rows)
     show.say(f"report: {report}")
+    _say_page(report.parent / "models" / "demo", report.parent / "stores" / "demo")
+
+
+def _say_page(model: Path, store: Path, *, quiet: bool = False) -> None:
+    """How to see the same in a browser."""
+    command = shlex.join(["silo", "serve", "--model", str(model), "--store", str(store)])
+    show.say(f"in a browser: {command}", quiet=quiet)
 
 
 def _quickstart(arguments: argparse.Namespace) -> int:
@@ -101,4 +109,5 @@ def _quickstart(arguments: argparse.Namespace) -> int:
         left_out = [item.as_json() for item in unreadable]
         filled = {"store": str(place), "added": added.added, "quarantined_records": left_out, **tally.as_json()}
         show.print_json({**filled, "prompt": prompt, **answer.as_json()})
+    _say_page(model, place, quiet=arguments.quiet)
     return 0

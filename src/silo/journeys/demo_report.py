@@ -146,6 +146,7 @@ def _next(owner: str) -> Html:
     commands = [
         join([element("code", "silo quickstart FOLDER --model MODEL"), ": your own documents"]),
         join([element("code", "make demo-chat DOCS=FOLDER"), ": ask them, with a model that speaks English"]),
+        element("code", "silo serve --model silo-demo/models/demo --store silo-demo/stores/demo"),
         element("code", f"{generate} --home silo-demo 'import os'"),
         element("code", "silo generate ... --policy 'license == \"MPL-2.0\"'"),
         element("code", f"silo store erase silo-demo/stores/demo --owner {owner} --dry-run"),

@@ -21,11 +21,7 @@ export async function open(place, world) {
 }
 
 async function charts(world, store) {
-  const [contents, conflicts, jobs] = await Promise.all([
-    world.contentsOf(store),
-    get("/v1/silo/documents", { store, conflicts: true, limit: 100 }),
-    get("/v1/silo/jobs"),
-  ]);
+  const [contents, jobs] = await Promise.all([world.contentsOf(store), get("/v1/silo/jobs")]);
   if (!contents.tier.length) return h("div", { class: "card empty" }, h("h2", {}, C.empty), h("p", {}, C.empty_hint));
   const rejected = jobs.data.filter((job) => job.kind === "add").flatMap((job) => job.result?.rejected_documents ?? []);
   return [
@@ -36,15 +32,7 @@ async function charts(world, store) {
         h("section", { class: "card" }, h("h2", {}, C.by[column]), chart(column, contents[column])),
       ),
     ),
-    h(
-      "section",
-      { class: "card" },
-      h("h2", {}, C.conflicts),
-      h("p", {}, C.conflicts_lead),
-      conflicts.data.length
-        ? table(C.conflicts, C.conflict_heads, conflicts.data.map(conflict))
-        : h("p", { class: "hint" }, C.conflicts_none),
-    ),
+    h("section", { class: "card" }, h("h2", {}, C.conflicts), h("p", {}, C.conflicts_lead), conflicts(world, store)),
     h(
       "section",
       { class: "card" },
@@ -59,6 +47,20 @@ async function charts(world, store) {
         : h("p", { class: "hint" }, C.rejected_none),
     ),
   ];
+}
+
+// Every document is read for this, so it comes when it comes.
+function conflicts(world, store) {
+  const place = h("div", { "aria-live": "polite" }, h("p", { class: "hint" }, T.loading));
+  const show = (found) =>
+    found.data.length
+      ? table(C.conflicts, C.conflict_heads, found.data.map(conflict))
+      : h("p", { class: "hint" }, C.conflicts_none);
+  get("/v1/silo/documents", { store, conflicts: true, limit: 100 }).then(
+    (found) => fill(place, show(found)),
+    (error) => fill(place, world.problem(error)),
+  );
+  return place;
 }
 
 function chart(column, counted) {

@@ -113,7 +113,7 @@ export const T = {
     summary_lm: (lm) => `${lm} from the language model.`,
     all_lm: "All of this text came from the language model. No document of the store had a part in it.",
     legend:
-      "The darker, the more came from the store. Each stripe is one document. Point at a word, or move through the text with the arrow keys.",
+      "The stronger the shade, the more came from the store. Each stripe is one document. Point at a word, or move through the text with the arrow keys.",
     text_label: "Written text. Arrow keys move from word to word, Enter opens where a word comes from.",
     panel: "Where it came from",
     by: { document: "Documents", owner: "Owners", license: "Licences" },
@@ -125,7 +125,7 @@ export const T = {
     guard_on: (limit) => `On: at most ${limit} tokens in a row from documents that may not be quoted.`,
     guard_met: (count) =>
       (count === 1 ? "It stepped in once" : `It stepped in ${count} times`) +
-      ", where the text carries a shield. Each shield says which word it kept out.",
+      ", where the text carries a ⊘. Each ⊘ says which word it kept out.",
     guard_idle: "It had nothing to prevent.",
     guard_unknown: "With a temperature above 0 the page cannot tell where it stepped in.",
     guard_stop: "The guard ended this text: every way to go on would have repeated too much of a document.",
@@ -310,7 +310,7 @@ export const T = {
     verify_title: "Check a receipt",
     verify_lead: "Choose a receipt file. The page checks its signature, the server its key and its log.",
     verify_file: "Receipt file",
-    facts: (count, when) => `${documents(count)} erased, done ${when}`,
+    facts: (count, when) => `${documents(count)} erased, done ${when} UTC`,
   },
 
   owner: {
