@@ -17,7 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub,serve,mcp]'
 	touch $@
 
-test: setup lint types check ## lint, types and all tests
+test: setup lint ## lint, types and all tests
+	$(MAKE) --no-print-directory -j 2 types check
 
 lint: setup ## style
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ killed before call n, until one comes to its end, and prints per n whether it wa
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -48,9 +49,9 @@ def install(model: Path, codec: Codec) -> None:
 
 
 def main(folder: Path) -> None:
-    codec = make_codec()
+    codec, whole = make_codec(), make_model(folder / "whole")
     for number in range(1, 10_000):
-        model = make_model(folder / str(number) / "model")
+        model = Path(shutil.copytree(whole, folder / str(number) / "model"))
         child = os.fork()
         if child == 0:
             _work(model, codec, number)

@@ -2,8 +2,9 @@
 
 Kinds that end with `-file` are read only, without making a network of what was read, which is a hundred times faster.
 
-`python -m tests.reliability.import_fuzzer FOLDER KIND COUNT SEED` prints one JSON object: how many mutations gave a
-model, which codes the others, what was raised that is no error of ours, and by how many MiB the memory grew at most.
+`python -m tests.reliability.import_fuzzer FOLDER KIND,... COUNT SEED` prints one JSON object for each kind: how many
+mutations gave a model, which codes the others, what was raised that is no error of ours, and by how many MiB the memory
+grew at most.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,9 +204,15 @@ def _reader(kind: str, out: Path) -> Callable[[Path], object]:
     return readers.get(kind, lambda source: import_model(str(source), out))
 
 
-def main(folder: Path, kind: str, count: int, seed: int) -> None:
+def main(folder: Path, kinds: Sequence[str], count: int, seed: int) -> None:
     torch.set_num_threads(1)
     logging.set_verbosity(50)  # critical
+    for kind in kinds:
+        (folder / kind).mkdir()
+        print(json.dumps({"kind": kind, **_fuzz(folder / kind, kind, count, seed)}))
+
+
+def _fuzz(folder: Path, kind: str, count: int, seed: int) -> dict[str, Any]:
     write = make_sources(folder)[kind]
     import_model(str(folder / ("model.gguf" if kind.startswith("gguf") else "whole")), folder / "warm")
     read = _reader(kind, folder / "out")
@@ -227,8 +234,8 @@ def main(folder: Path, kind: str, count: int, seed: int) -> None:
         for left in (folder / "out", folder / "out.saving"):
             shutil.rmtree(left, ignore_errors=True)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) / 1024
-    print(json.dumps({"codes": codes, "raw": raw, "grown_mib": round(grown)}))
+    return {"codes": codes, "raw": raw, "grown_mib": round(grown)}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4]))

@@ -24,18 +24,23 @@ IMPORTS = int(os.environ.get("SILO_FUZZ_IMPORTS", "60"))
 MOST_MEMORY = 500
 
 
-@pytest.mark.parametrize("kind", ["gguf-file", "safetensors-file", "gguf", "config", "tokenizer", "safetensors"])
-def test_only_typed_errors_and_bounded_memory(kind: str, memory: Path) -> None:
-    count = COUNT if kind.endswith("-file") else IMPORTS
-    command = [sys.executable, "-W", "ignore", "-m", "tests.reliability.import_fuzzer", str(memory), kind]
+@pytest.mark.parametrize(
+    ("kinds", "count"),
+    [(("gguf-file", "safetensors-file"), COUNT), (("gguf", "config", "tokenizer", "safetensors"), IMPORTS)],
+    ids=["files", "imports"],
+)
+def test_only_typed_errors_and_bounded_memory(kinds: tuple[str, ...], count: int, memory: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.reliability.import_fuzzer", str(memory), ",".join(kinds)]
     environment = {**os.environ, "TMPDIR": str(memory)}
     done = subprocess.run([*command, str(count), "1"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    print(f"{kind}: {count:,} mutations, {found}")
-    assert found["raw"] == {}, done.stderr[-2000:]
-    assert sum(found["codes"].values()) == count
-    assert found["grown_mib"] < MOST_MEMORY
+    every = [json.loads(line) for line in done.stdout.splitlines()[-len(kinds) :]]
+    assert [found.pop("kind") for found in every] == list(kinds)
+    for kind, found in zip(kinds, every, strict=True):
+        print(f"{kind}: {count:,} mutations, {found}")
+        assert found["raw"] == {}, done.stderr[-2000:]
+        assert sum(found["codes"].values()) == count
+        assert found["grown_mib"] < MOST_MEMORY
 
 
 @pytest.mark.parametrize(

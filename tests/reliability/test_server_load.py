@@ -260,6 +260,7 @@ def test_answers_while_documents_come_and_go(place: Path) -> None:
         assert files_after < files + 10
 
 
+@pytest.mark.skipif(SECONDS < 60, reason="takes minutes; make reliability runs it")
 def test_a_killed_server_has_lost_nothing_that_it_acknowledged(place: Path) -> None:
     rng = random.Random(5)
     jobs: dict[str, dict[str, Any]] = {}
