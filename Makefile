@@ -63,7 +63,8 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 reliability: setup ## kill builds and stores over and over, cut the power, break disks, flip bytes, fuzz parsers, load the server, and compare
 	SILO_KILLS=60 SILO_STORE_KILLS=1000 SILO_COMMAND_KILLS=60 SILO_HISTORIES=2000 SILO_FLIPS=1 SILO_ERASURES=500 \
 		SILO_TOGETHER_SECONDS=600 SILO_POWER_CUTS=1200 SILO_BACKUPS=60 SILO_FUZZ=100000 SILO_FUZZ_IMPORTS=5000 SILO_HTTP_CASES=20000 SILO_SERVER_SECONDS=600 \
-		$(BIN)/pytest tests/reliability tests/server/test_schema.py -n 2 --dist worksteal -rP
+		$(BIN)/pytest tests/reliability tests/server/test_schema.py -m 'slow or not slow' -n 2 --dist worksteal -rP
+	$(BIN)/pytest tests --ignore tests/reliability -m slow -n 2
 
 models: setup ## train the four models of the paper's comparison (about six hours, resumes) and write their table
 	$(BIN)/silo experiment parametric

@@ -21,6 +21,7 @@ changes = [
 """
 
 
+@pytest.mark.slow
 def test_what_does_not_change_changes_nothing(lab: Lab) -> None:
     changes = """
         { name = "every list", probes = 100 },

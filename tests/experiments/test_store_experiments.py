@@ -66,6 +66,7 @@ def _write_series(folder: Path) -> None:
     write_jsonl(folder / "series.all.jsonl", volumes)
 
 
+@pytest.mark.slow
 def test_other_volumes_help_until_they_are_erased(lab: Lab) -> None:
     _write_series(lab.data)
     result = run_small(lab, "optout", OPTOUT)

@@ -62,6 +62,7 @@ def models(lab: Lab) -> Result:
     return run_experiment(lab, "models")[0]
 
 
+@pytest.mark.slow
 def test_optimisers_are_compared_on_what_both_learned(models: Result) -> None:
     assert set(models.facts["domains"]) == {"laws", "code"}
     ratio = models.facts["domains"]["laws"]["adamw"]["ratio"]

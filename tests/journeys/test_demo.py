@@ -63,6 +63,7 @@ def test_every_stage_leaves_what_the_report_needs(found: Findings, home: Path) -
     json.dumps(facts)
 
 
+@pytest.mark.slow
 def test_a_second_run_puts_the_owner_back_and_trains_nothing(found: Findings, home: Path) -> None:
     before = (home / "home" / "models" / "demo" / "manifest.json").read_bytes()
     again = run_demo(home / "home", sizes=TINY, source=_source(home))

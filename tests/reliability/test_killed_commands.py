@@ -110,6 +110,7 @@ def _requests(folder: Path) -> int:
     return statements(StorePaths(folder / "store")).requests
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_same_bytes(nursery: Helper, folder: Path) -> None:
     rng, kills = random.Random(5), 0
     seconds = _timed(nursery, folder, "train")
