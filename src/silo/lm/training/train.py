@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from silo.corpus.corpus import Corpus
 from silo.corpus.weights import SETS
 from silo.errors import SiloError
-from silo.files import exclusive, fingerprint, read_json, remove_tree, write_json
+from silo.files import MANIFEST, exclusive, fingerprint, read_json, remove_tree, write_json
 from silo.lm.firewall import DOCUMENTS, SKETCHES, TOKENIZER, WEIGHTS, Permit, merge_seen, seen_file, seen_rows
 from silo.lm.hardware import find_device
 from silo.lm.manifest import model_fingerprint, open_manifest
@@ -67,7 +67,7 @@ class _Job:
     @property
     def building(self) -> Path:
         """Where the run grows until its model is whole."""
-        return self.out.with_name(self.out.name + ".building")
+        return _building(self.out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ def train(
     `talk` is told how long it will take, as soon as two steps were measured.
     """
     out = out.absolute()
+    _remove_what_a_finished_run_left(out)
     permit, corpus = check_request(recipe, out, base)
     device = find_device(asked())
     group = ProcessGroup(shard=recipe.shard, device=device)
@@ -113,6 +114,16 @@ def train(
     if group.is_leader:
         remove_tree(job.building)
     return summary
+
+
+def _building(out: Path) -> Path:
+    return out.with_name(out.name + ".building")
+
+
+def _remove_what_a_finished_run_left(out: Path) -> None:
+    """A run that was killed after its model was in place is over: what it grew in goes."""
+    if (out / MANIFEST).exists() and _building(out).exists():
+        remove_tree(_building(out))
 
 
 def _prepare_data(job: _Job, base: Path) -> _Data:
