@@ -15,7 +15,7 @@ from silo.lm.network import PRESETS, make_network, parameter_count
 from silo.recipe import TrainRecipe
 from tests.experiments.small import make_lab
 
-SHAPES = [PRESETS[name] for name in ("demo", "demo-deep", "demo-wide")]
+SHAPES = [PRESETS[name] for name in ("mini", "mini-deep", "mini-wide")]
 
 MODELS = """
 question = "Does it run?"

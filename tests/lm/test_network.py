@@ -27,6 +27,7 @@ TINY = Preset("tiny", 32, 2, 4, 64, vocabulary=300, context=64, tied=True)
     [
         ("demo", 4096, 2e6, 5e6),
         ("demo", 8192, 2e6, 5e6),
+        ("mini", 8192, 3e6, 3.5e6),
         ("small", 16384, 13e6, 18e6),
         ("160m", 50277, 150e6, 170e6),
         ("1.3b", 50277, 1.3e9, 1.45e9),
@@ -47,7 +48,7 @@ def test_largest_preset_is_the_papers_network() -> None:
 
 
 def test_unknown_preset_is_refused_with_the_names() -> None:
-    with pytest.raises(SiloError, match="demo, demo-deep"):
+    with pytest.raises(SiloError, match="demo, mini, mini-deep"):
         find_preset("huge")
 
 

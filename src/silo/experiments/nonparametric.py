@@ -16,7 +16,7 @@ PAPER = {"knn": 91, "ric": 27}
 """Per cent of the gap that the paper's methods close."""
 
 
-DIFFERENCES = """Models of 5M parameters instead of 1.3B and stores of a million tokens instead of a billion; the
+DIFFERENCES = """Models of 3M parameters instead of 1.3B and stores of a million tokens instead of a billion; the
 reference has our own architecture and read all that the stores hold. Settings come from validation text, the test was
 scored once, and documents that share 13-grams with it are in no store. The paper has none of the rows without a
 language model, fine-tuned, or reference with store. `smollm2` is SmolLM2-135M, which was not trained on permitted text

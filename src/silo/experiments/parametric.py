@@ -22,7 +22,7 @@ from silo.lm.training.curve import smooth
 MARKS = {"in": "●", "near": "◐", "out": "○", "unknown": ""}
 """How near a model's training text is to a domain: the domain itself, one of its group, neither."""
 
-DIFFERENCES = """Models of 5M parameters and 20M tokens instead of 1.3B and 60 to 350B: read the differences, not the
+DIFFERENCES = """Models of 3M parameters and 20M tokens instead of 1.3B and 60 to 350B: read the differences, not the
 level. The reference, which plays Pythia's part, is of the same size and read as many tokens, spread over more domains;
 so a permitted model that is better where both may learn does not show that leaving text out improves a model."""
 

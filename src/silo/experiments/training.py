@@ -33,7 +33,7 @@ from silo.experiments.parametric import (
 from silo.files import fingerprint
 from silo.recipe import TrainRecipe
 
-DIFFERENCES = """Models of 5M parameters and a few million tokens, one seed: small differences may turn around at
+DIFFERENCES = """Models of 3M parameters and a few million tokens, one seed: small differences may turn around at
 another size. Only validation text is scored."""
 
 

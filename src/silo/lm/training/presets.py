@@ -26,8 +26,9 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("demo", 256, 4, 4, 576, vocabulary=8192, context=1024, tied=True),
-        Preset("demo-deep", 192, 8, 3, 384, vocabulary=8192, context=1024, tied=True),
-        Preset("demo-wide", 320, 2, 5, 896, vocabulary=8192, context=1024, tied=True),
+        Preset("mini", 192, 4, 3, 512, vocabulary=8192, context=512, tied=True),
+        Preset("mini-deep", 144, 8, 3, 384, vocabulary=8192, context=512, tied=True),
+        Preset("mini-wide", 256, 2, 4, 576, vocabulary=8192, context=512, tied=True),
         Preset("small", 384, 6, 6, 1024, vocabulary=16384, context=1024, tied=True),
         Preset("160m", 768, 12, 12, 2048, vocabulary=50277, context=2048, tied=False, vocabulary_multiple=256),
         Preset("1.3b", 2048, 24, 16, 5632, vocabulary=50277, context=2048, tied=False, vocabulary_multiple=256),
@@ -35,7 +36,7 @@ PRESETS = {
 }
 """`1.3b` is the paper's network (Section 4.1): GPT-NeoX's 50,277 tokens padded to 50,432 rows.
 
-`demo-deep` and `demo-wide` cost about as many multiplications a token as `demo`.
+`mini-deep` and `mini-wide` cost about as many multiplications a token as `mini`.
 """
 
 
