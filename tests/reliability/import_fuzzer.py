@@ -82,6 +82,8 @@ def change_bytes(data: bytes, rng: random.Random) -> bytes:
     """Flipped bits, cuts, repeats, runs of one value, and numbers at the edge of their range."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
+        if not out:  # a cut took everything
+            break
         at = rng.randrange(len(out)) if rng.random() < 0.3 else rng.randrange(min(len(out), 6000))
         kind = rng.randrange(6)
         if kind == 0:
