@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
+from silo.files import is_held
 from silo.records import Document, Evidence, Tier
 from silo.search.knn.codec import Codec
 from silo.search.knn.index import KnnIndex, NearestRows, SearchTables
@@ -64,6 +67,26 @@ def test_what_was_added_is_found_by_every_search(store: Store) -> None:
     best = store.passages("the 7th winter 259 apples", 1)[0]
     assert best.document == DOCUMENTS[7].id
     assert ByteTokenizer().decode(best.tokens) in text
+
+
+def test_a_store_that_is_closed_while_it_looks_for_changes_stays_closed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, plain = threading.Event(), Store.refresh
+    store.close()
+
+    def refresh(looked_at: Store) -> None:
+        if threading.current_thread().name == "silo-store-watch":
+            looking.set()
+            time.sleep(0.1)  # somebody closes it now
+        plain(looked_at)
+
+    monkeypatch.setattr(Store, "refresh", refresh)
+    opened = Store.open(store.root)
+    assert looking.wait(10)
+    opened.close()
+    time.sleep(0.2)
+    assert not any(map(is_held, store.paths.readers.iterdir()))
 
 
 def test_the_order_and_number_of_adds_leave_no_mark(store: Store, tmp_path: Path) -> None:

@@ -865,12 +865,15 @@ def _watch(store: Store) -> None:
     def run() -> None:
         while not done.wait(_WATCH_SECONDS):
             live = reference()
-            if live is None or live._view is None:
+            if live is None:
                 return
-            try:
-                live.refresh()
-            except (SiloError, OSError):
-                return
+            with live._guard:  # a store that is closed meanwhile stays closed
+                if live._view is None:
+                    return
+                try:
+                    live.refresh()
+                except (SiloError, OSError):
+                    return
             del live
 
     threading.Thread(target=run, name="silo-store-watch", daemon=True).start()
