@@ -28,7 +28,8 @@ types: setup ## static types
 	$(BIN)/mypy
 
 check: setup ## the tests alone
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest tests/journeys # compiles most kernels, which two processes at once would compile twice
+	$(BIN)/pytest -n 2 --ignore tests/journeys
 
 test-page: setup ## the tests of the web page, in this machine's Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[page]'
