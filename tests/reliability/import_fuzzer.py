@@ -9,6 +9,7 @@ grew at most.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -119,7 +120,7 @@ def change_json(content: Any, rng: random.Random) -> bytes:
             if isinstance(place, dict) and rng.random() < 0.3:
                 del place[key]
             else:
-                place[key] = rng.choice(ODD)
+                place[key] = copy.deepcopy(rng.choice(ODD))
             break
     data = json.dumps(content).encode()
     kind = rng.randrange(12)
