@@ -1,7 +1,7 @@
 """What retrieval costs: scoring and generation with stores against the same language model alone, in one run.
 
     python benchmarks/generate.py [--store PATH ...] [--model DIR] [--large]
-    python benchmarks/generate.py --decode --small DIR --large-model DIR
+    python benchmarks/generate.py --decode --large-model DIR [--small DIR]
 
 Contestants take turns; what one costs more than another is the median over rounds. Generation runs in one thread and is
 timed by the processor's clock, which other programs disturb less; `credit` is what naming the documents adds to
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument(
         "--decode", action="store_true", help="the decode engine against transformers, and nothing else"
     )
-    parser.add_argument("--small", type=Path, help="for --decode: a model of about 4M parameters")
+    parser.add_argument("--small", type=Path, help="for --decode: a model of about 4M parameters; made without it")
     parser.add_argument("--large-model", type=Path, help="for --decode: a model of about 135M parameters")
     parser.add_argument("--store-tokens", type=int, nargs="*", default=[1_000_000, 10_000_000], help="for --decode")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "generate.json")

@@ -81,7 +81,7 @@ def made_store(arguments: argparse.Namespace, model: Path) -> Path:
         from silo.lm.model import LanguageModel
 
         place.parent.mkdir(parents=True, exist_ok=True)
-        fill_with_random_keys(place, model, LanguageModel.open(model), arguments.domain, arguments.store_tokens)
+        fill_with_random_keys(place, model, LanguageModel.open(model), [arguments.domain], arguments.store_tokens)
     return place
 
 
