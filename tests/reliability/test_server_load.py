@@ -1,5 +1,6 @@
 """A server under load while documents come and go: no answer names one whose erasure was accepted before it was asked
-for, nothing fails, and nothing grows. Killed under load, it comes back with all that it had acknowledged.
+for, every token is one that a state of the store between question and answer gives, nothing fails, and nothing grows.
+Killed under load, the server comes back with all that it had acknowledged.
 
 Seconds come from SILO_SERVER_SECONDS (4 in `make test`, 600 in `make reliability`); the figures are printed.
 """
@@ -11,7 +12,9 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -20,18 +23,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from silo.cli import main
 from silo.errors import ExitStatus
+from silo.inference.generate import GenerateOptions, Step, generate
+from silo.inference.predict import Predictor, open_predictor
+from silo.inference.settings import Settings, parse_method
+from silo.store.policy import Policy
 from tests.server.conftest import make_place
 
 SECONDS = float(os.environ.get("SILO_SERVER_SECONDS", "4"))
 KILLS = max(1, round(SECONDS / 60))
 CLIENTS = 4
+CHANGES, COMPARED = (6, 40) if SECONDS < 60 else (60, 1000)
+"""Answers are compared with those of single states for so many changes of the store, and so many answers at most."""
 _CLOCK = time.monotonic
 _WORDS = ("river", "stone", "garden", "window", "paper", "bridge", "candle", "market", "silver", "forest", "letter")
 
@@ -107,12 +118,32 @@ def record_of(name: str) -> dict[str, Any]:
     return {"id": name, "text": text_of(name), "license": "MIT", "owner": "load", "source": "load"}
 
 
+class Change(NamedTuple):
+    """A document that was added, or erased: when that was asked for, and when it was acknowledged."""
+
+    kind: str
+    name: str
+    asked: float
+    acknowledged: float
+
+
+class Reply(NamedTuple):
+    """What was asked and answered, and when."""
+
+    body: dict[str, Any]
+    choice: dict[str, Any]
+    asked: float
+    answered: float
+
+
 @dataclass
 class History:
     """What was acknowledged, what was seen, and when."""
 
     live: list[str] = field(default_factory=list)
     erased: dict[str, float] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     answers: int = 0
     credited: int = 0
     refused: int = 0
@@ -124,6 +155,85 @@ class History:
         self.wrong += [f"{name} after its erasure" for name in named if self.erased.get(str(name), begun) < begun]
         self.credited += bool(named & {*self.live, *self.erased})
         self.answers += 1
+
+    @contextmanager
+    def changing(self, kind: str, name: str) -> Iterator[None]:
+        """A change of the store, which is acknowledged at the end of the block."""
+        asked = _CLOCK()
+        yield
+        self.changes.append(Change(kind, name, asked, _CLOCK()))
+
+    def states_of(self, reply: Reply) -> range:
+        """The states that the store may have had between a question and its answer: so many changes were made."""
+        before = sum(change.acknowledged < reply.asked for change in self.changes)
+        begun = sum(change.asked <= reply.answered for change in self.changes)
+        return range(before, begun + 1)
+
+    def compared(self) -> list[Reply]:
+        """Replies of the first changes, from all of their time."""
+        early = [reply for reply in self.replies if self.states_of(reply).stop <= CHANGES + 1]
+        return early[:: -(-len(early) // COMPARED) or 1]
+
+
+class States:
+    """The store after every change, made anew from how it was before the first: what is asked there has one answer."""
+
+    def __init__(self, place: Path, first: Path, changes: list[Change]) -> None:
+        self._place, self._first, self._changes = place, first, changes
+        self._opened: list[Predictor] = []
+
+    def predictor(self, number: int) -> Predictor:
+        """The model and the store after so many changes."""
+        while len(self._opened) <= number:
+            self._opened.append(self._open(len(self._opened)))
+        return self._opened[number]
+
+    def _open(self, number: int) -> Predictor:
+        root = self._first.with_name(f"state-{number}")
+        if number:
+            before, change = self._first.with_name(f"state-{number - 1}"), self._changes[number - 1]
+            shutil.copytree(before, root)
+            (_add_by_command if change.kind == "add" else _erase_by_command)(self._place, root, change.name)
+        else:
+            shutil.copytree(self._first, root)
+        return open_predictor(self._place / "model", [root])
+
+    def unexplained(self, reply: Reply, states: range) -> str:
+        """The first token of a reply that none of the states gives after what is before it; empty if there is none.
+
+        A text sees the store as it is at each token, so that a later token has the same state or a later one.
+        """
+        body, shown = reply.body, reply.choice["logprobs"]
+        method, policy = parse_method(body["silo"]["method"]), Policy.parse(body["silo"]["policy"])
+        ids = self.predictor(0).tokenizer.encode([body["prompt"]])[0].astype(np.int64)
+        for at, text in enumerate(shown["tokens"]):
+            for state in states:
+                asked = self.predictor(state).with_options(method, Settings(), policy)
+                step = next(iter(generate(asked, ids, GenerateOptions.of(max_tokens=1))))
+                if self._is_same(step, text, shown["token_logprobs"][at], shown["silo"][at], reply):
+                    break
+            else:
+                return f"token {at} of {reply.body} is that of none of the states {states}: {text!r}"
+            states = range(state, states.stop)
+            ids = np.append(ids, step.token)
+        return ""
+
+    def _is_same(self, step: Step, text: str, log: float, shares: dict[str, Any], reply: Reply) -> bool:
+        """The same token, with the same bits of its probability and of every share that is named."""
+        documents = reply.choice["silo"]["documents"]
+        named = [(documents[number]["document"], share) for number, share in shares["docs"]]
+        owed = [(item.document, item.share) for item in step.credits.first(8) if item.share > 0]
+        if (step.log_probability, step.lm_share, len(owed)) != (log, shares["lm"], len(named)):
+            return False
+        pairs = zip(named, owed, strict=True)
+        same = all(shown in (None, name) and part == share for (shown, part), (name, share) in pairs)
+        return same and self._shown(step) in ("", text)
+
+    def _shown(self, step: Step) -> str:
+        """A token's text; empty where it is shown otherwise."""
+        tokens: NDArray[np.uint32] = np.array([max(step.token, 0)], dtype=np.uint32)
+        text = self.predictor(0).tokenizer.decode(tokens)
+        return "" if step.token < 0 or "\N{REPLACEMENT CHARACTER}" in text else text
 
 
 @contextmanager
@@ -160,7 +270,7 @@ class Client:
         known = [*history.live[-3:], *list(history.erased)[-3:]]
         prompt = text_of(rng.choice(known or ["nothing"]))[: rng.randrange(8, 40)]
         silo = {"method": rng.choice(["ngram", "knn", "knn+ngram"]), "policy": rng.choice(["", 'owner != "f"'])}
-        asked = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0.5, "silo": silo}
+        asked = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 0, "silo": silo}
         begun = _CLOCK()
         answer = self._server.http.post("/v1/completions", json=asked)
         if answer.status_code == 429:
@@ -168,6 +278,8 @@ class Client:
             return
         assert answer.status_code == 200, answer.text
         history.check(begun, answer.json())
+        if len(history.changes) < CHANGES:
+            history.replies.append(Reply(asked, answer.json()["choices"][0], begun, _CLOCK()))
 
 
 class Writer:
@@ -181,14 +293,14 @@ class Writer:
         self._turn += 1
         name = f"document-{self._turn}"
         by_command = self._turn % 4 == 2
-        if by_command:
-            _add_by_command(self._place, [name])
-        else:
-            self._add(name)
+        store = self._place / "store"
+        with self._history.changing("add", name):
+            _add_by_command(self._place, store, name) if by_command else self._add(name)
         self._history.live.append(name)
         if len(self._history.live) > 2:
             leaving = self._history.live[0]
-            (self._erase_by_command if by_command else self._erase)(leaving)
+            with self._history.changing("erase", leaving):
+                _erase_by_command(self._place, store, leaving) if by_command else self._erase(leaving)
             self._history.erased[leaving] = _CLOCK()
             self._history.live.pop(0)
 
@@ -200,14 +312,15 @@ class Writer:
         job = self._server.post("/v1/silo/erase", {"document": name})
         assert job["stage"] == "accepted" or job["state"] == "done", job
 
-    def _erase_by_command(self, name: str) -> None:
-        _run("store", "erase", self._place / "store", "--document", name, "--quiet")
 
-
-def _add_by_command(place: Path, names: list[str]) -> None:
+def _add_by_command(place: Path, store: Path, *names: str) -> None:
     source = place / "given.jsonl"
     source.write_text("".join(json.dumps(record_of(name)) + "\n" for name in names))
-    _run("store", "add", place / "store", "--jsonl", source, "--source", "load", "--quiet")
+    _run("store", "add", store, "--jsonl", source, "--source", "load", "--quiet")
+
+
+def _erase_by_command(_: Path, store: Path, name: str) -> None:
+    _run("store", "erase", store, "--document", name, "--quiet")
 
 
 def _run(*words: Any) -> None:
@@ -236,28 +349,54 @@ def test_a_document_that_is_named_too_late_is_noticed() -> None:
 
 
 def test_answers_while_documents_come_and_go(place: Path) -> None:
-    history = History()
+    history, sizes = History(), list[tuple[float, int]]()
+    shutil.copytree(place / "store", place / "before")
     with serving(place) as server:
         writer, clients = Writer(server, history, place), [Client(server, history, number) for number in range(CLIENTS)]
+
+        def look() -> None:
+            sizes.append(server.sizes())
+            time.sleep(SECONDS / 40)
+
         writer()
-        with working(writer, *clients) as errors:
-            _wait(SECONDS / 2, lambda: bool(errors or history.credited))
-            memory, files = server.sizes()
-            _wait(SECONDS / 2, lambda: bool(errors) or len(history.erased) >= 4)
-            memory_after, files_after = server.sizes()
+        with working(writer, look, *clients) as errors:
+            _wait(SECONDS, lambda: bool(errors) or (bool(history.credited) and len(history.erased) >= 4))
+        quarter = len(sizes) // 4
+        memory, files = map(statistics.median, zip(*sizes[quarter : 2 * quarter], strict=True))
+        memory_after, files_after = map(statistics.median, zip(*sizes[-quarter:], strict=True))
         print(
             f"server: {history.answers:,} answers to {CLIENTS} clients, {history.credited:,} named documents that came "
             f"and went, during {len(history.erased):,} erasures; {len(history.wrong)} wrong, {len(errors)} errors; "
-            f"{memory:.0f} MB and {files} files at half time, {memory_after:.0f} MB and {files_after} at the end"
+            f"{memory:.0f} MB and {files:.0f} files before half time, {memory_after:.0f} MB and {files_after:.0f} at "
+            "the end"
         )
         assert errors == []
         assert history.wrong == []
         assert len(history.erased) >= 4
         assert history.credited
         assert server.names() == set(history.live)
+    assert files_after < files + 10
     if SECONDS >= 60:
         assert memory_after < 1.1 * memory + 20
-        assert files_after < files + 10
+    _require_single_states(place, history)
+
+
+def _require_single_states(place: Path, history: History) -> None:
+    """Every token that was compared is that of one state; one that is changed in its last bit is noticed."""
+    states, compared = States(place, place / "before", history.changes), history.compared()
+    wrong = [found for reply in compared if (found := states.unexplained(reply, history.states_of(reply)))]
+    tokens = sum(len(reply.choice["logprobs"]["tokens"]) for reply in compared)
+    during = sum(len(history.states_of(reply)) > 1 for reply in compared)
+    print(
+        f"server: {len(compared):,} answers of {tokens:,} tokens compared with those of single states, {during:,} of "
+        f"them given during a change; {len(wrong)} wrong"
+    )
+    assert wrong == []
+    assert compared
+    reply = compared[-1]
+    logs = reply.choice["logprobs"]["token_logprobs"]
+    logs[-1] = float(np.nextafter(logs[-1], 0))
+    assert f"token {len(logs) - 1} " in states.unexplained(reply, history.states_of(reply))
 
 
 @pytest.mark.skipif(SECONDS < 60, reason="takes minutes; make reliability runs it")
@@ -265,7 +404,7 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(place: Path) -> N
     rng = random.Random(5)
     jobs: dict[str, dict[str, Any]] = {}
     erased: list[str] = []
-    _add_by_command(place, [f"before-{number}" for number in range(2 * KILLS)])
+    _add_by_command(place, place / "store", *(f"before-{number}" for number in range(2 * KILLS)))
     for life in range(KILLS):
         with serving(place) as server:
             history = History(live=sorted(server.names()))

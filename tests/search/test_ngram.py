@@ -272,6 +272,9 @@ def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size
     inside = pattern and world.begin not in pattern
     search, allowed = world.limited()
     assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
+    by_size = search.followers_by_size(pattern, range(len(pattern), -1, -1), allowed=allowed)
+    for cut, found_after in enumerate(by_size):
+        assert plain(found_after) == plain(search.followers(pattern[cut:], allowed=allowed))
     held = Counter(number for number, _ in occurrences(documents, pattern)) if inside else {}
     found = weighed(search.weigh_documents(pattern, [len(pattern)], [1.0], world.table(), allowed=allowed))
     assert {world.kept_number(row): weight for row, weight in found.items()} == held

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from silo.pairing import open_store
 from silo.server.access import create_key
 from silo.server.app import build_app
 from silo.server.config import ModelRecipe, ServerRecipe
-from silo.server.jobs import Job, Jobs
+from silo.server.jobs import Job, Jobs, give_way
 from silo.store.selector import Selector
 from tests.inference.world import TEXTS
 from tests.server.conftest import LIMITS, Served, make_place
@@ -183,6 +186,22 @@ def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines
     jobs.close()
     assert now.resumed
     assert (now.state, now.result) == (("done", {"read": "{}\n"}) if lines else ("failed", None))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
+def test_adding_steps_back_with_all_its_threads_and_nobody_else_does() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def both() -> list[int]:
+        with ThreadPoolExecutor(1) as pool:
+            return [niceness(), pool.submit(niceness).result()]
+
+    before = niceness()
+    assert give_way(both) == [min(19, before + 10)] * 2
+    assert niceness() == before
+    with pytest.raises(ZeroDivisionError):
+        give_way(lambda: 1 // 0)
 
 
 def test_an_erasure_overtakes_what_is_being_added(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +12,15 @@ import numpy as np
 import pytest
 
 from silo.inference.asking.asks import Asking
+from silo.inference.credit import Credits
 from silo.inference.generate import GenerateOptions, Step, generate, score_tokens, scoring, writing
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Search
 from silo.inference.settings import Settings, parse_method
+from silo.server.access import LOCAL
 from silo.server.engine import END, Engine, Request, Slots
+from silo.server.generation import Batch, Text, Wanted
+from silo.server.metrics import Metrics
 from silo.server.problems import Problem
 from silo.store.policy import Policy
 from tests.inference.world import TEXTS
@@ -205,6 +210,29 @@ def test_a_long_prompt_holds_up_nobody(served: Served) -> None:
         slots.step()
     written = [event for client, event in done.seen if client == "long"]
     assert written == [step for prompt in prompts for step in generate(every, prompt, options)]
+
+
+def test_the_loop_hears_of_a_first_token_and_an_end_at_once_and_of_the_others_together(served: Served) -> None:
+    predictor = served.app.state.service.catalogue.models["tiny"].predictor(frozenset(), Settings(), Policy())
+    first, *more = (Step(token, "a", 0.0, Credits()) for token in range(5))
+    heard, engine = threading.Event(), Engine(slots=1, queue=1)
+
+    class Scripted(Text):
+        def run(self) -> Asking[Any]:
+            yield first
+            assert heard.wait(20)
+            yield from more
+
+    async def hear() -> list[list[Any]]:
+        text, come = Scripted(0, predictor, np.array([256]), None, Wanted(0), ledger=False), []
+        async for pairs in Batch(engine, [text], LOCAL, "a", Metrics(), pause=3600.0).events():
+            come.append([item for _, item in pairs])
+            heard.set()
+        return come
+
+    engine.start()
+    assert asyncio.run(hear()) == [[first], [*more, None]]
+    engine.close(20)
 
 
 def test_a_search_that_fails_ends_its_own_text_alone(served: Served) -> None:

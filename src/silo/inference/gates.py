@@ -9,7 +9,7 @@ beyond them it is that of the nearest node, so that it never jumps. A gate witho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -28,8 +28,10 @@ class Gate:
 
     nodes: tuple[tuple[float, ...], ...]
     weights: Floats
+    _lines: tuple[Floats, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_lines", tuple(map(np.array, self.nodes)))
         fits = self.weights.shape == tuple(map(len, self.nodes))
         rising = all(a < b for line in self.nodes for a, b in pairwise(line))
         if not (fits and rising and all(self.nodes) and ((self.weights >= 0) & (self.weights <= 1)).all()):
@@ -43,15 +45,16 @@ class Gate:
     def of(self, *features: NDArray[Any]) -> Floats:
         """The weight at each position; features are arrays of one length, in the order of `nodes`; more are unused."""
         where, shares = self.corners(*features)
-        weights: Floats = (self.weights.ravel()[where] * shares).sum(axis=1)
+        weights = np.empty(len(where))
+        _sum_corners(self.weights.ravel(), where, shares, weights)
         return weights
 
     def corners(self, *features: NDArray[Any]) -> tuple[NDArray[np.int64], Floats]:
         """Per position the crossings around it (numbers in the flat table) and their shares, which sum to 1."""
         shape = (len(features[0]), 1 << len(self.nodes))
         where, shares = np.zeros(shape, dtype=np.int64), np.ones(shape)
-        for axis, (line, feature) in enumerate(zip(self.nodes, features, strict=False)):
-            _corners(np.asarray(feature, dtype=np.float64), np.array(line), axis, where, shares)
+        for axis, (line, feature) in enumerate(zip(self._lines, features, strict=False)):
+            _corners(np.asarray(feature, dtype=np.float64), line, axis, where, shares)
         return where, shares
 
     def as_json(self) -> dict[str, Any]:
@@ -77,6 +80,14 @@ def _corners(feature: Any, line: Any, axis: int, where: Any, shares: Any) -> Non
             upper = (corner >> axis) & 1
             where[row, corner] = where[row, corner] * len(line) + (high if upper else low)
             shares[row, corner] *= part if upper else 1.0 - part
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_corners(table: Any, where: Any, shares: Any, weights: Any) -> None:
+    for row in range(len(where)):
+        weights[row] = 0.0
+        for corner in range(where.shape[1]):
+            weights[row] += table[where[row, corner]] * shares[row, corner]
 
 
 def log_nodes(values: Sequence[int]) -> tuple[float, ...]:

@@ -21,12 +21,19 @@ Floats = NDArray[np.float64]
 
 def component_weights(gates: Floats) -> Floats:
     """Gates [positions, components - 1] to weights [positions, components], which sum to 1 in every row."""
-    left = np.cumprod((1.0 - gates)[:, ::-1], axis=1)[:, ::-1]
     weights = np.empty((len(gates), gates.shape[1] + 1))
-    weights[:, 0] = left[:, 0] if gates.shape[1] else 1.0
-    weights[:, 1:-1] = gates[:, :-1] * left[:, 1:]
-    weights[:, -1:] = gates[:, -1:] if gates.shape[1] else weights[:, -1:]
+    _weigh_components(gates, weights)
     return weights
+
+
+@numba.njit(cache=True, nogil=True)
+def _weigh_components(gates: Any, weights: Any) -> None:
+    for row in range(len(gates)):
+        left = 1.0
+        for at in range(gates.shape[1] - 1, -1, -1):
+            weights[row, at + 1] = gates[row, at] * left
+            left *= 1.0 - gates[row, at]
+        weights[row, 0] = left
 
 
 def mixed(weights: Floats, probabilities: Floats) -> Floats:
@@ -76,6 +83,20 @@ def _mass(values: Any, distances: Any, tau: float, tokens: Any, mass: Any) -> No
         mass[row] = total
 
 
-def add_component(into: Floats, tokens: NDArray[Any], shares: Floats, weight: float) -> None:
-    """Add a component's distribution, given as shares of some tokens (which may repeat), to a dense one."""
-    np.add.at(into, tokens, shares * weight)
+@numba.njit(cache=True, nogil=True)
+def add_neighbours(into: Any, values: Any, rows: Any, shares: Any, weight: float) -> None:
+    """Add what was found near to a dense distribution: shares of tokens, which may repeat; row -1 is none."""
+    for at in range(len(values)):
+        if rows[at] >= 0:
+            if not 0 <= values[at] < len(into):
+                raise IndexError("a neighbour is outside of the vocabulary")
+            into[values[at]] += shares[at] * weight
+
+
+@numba.njit(cache=True, nogil=True)
+def add_counts(into: Any, tokens: Any, counts: Any, total: int, weight: float) -> None:
+    """Add tokens to a dense distribution, each by its part of all that were counted."""
+    for at in range(len(tokens)):
+        if tokens[at] >= len(into):
+            raise IndexError("a token is outside of the vocabulary")
+        into[tokens[at]] += counts[at] / total * weight

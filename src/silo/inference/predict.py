@@ -16,7 +16,7 @@ from silo.errors import SiloError
 from silo.inference.asking.asks import Ask, answer_together
 from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
-from silo.inference.mix import Floats, add_component, component_weights, neighbour_weights
+from silo.inference.mix import Floats, add_counts, add_neighbours, component_weights, neighbour_weights
 from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading
 from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
 from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading
@@ -242,11 +242,10 @@ class Reader:
         near: Floats | None = None
         if neighbours is not None:
             near = neighbour_weights(neighbours.distances, settings.tau)
-            real = neighbours.rows[0] >= 0
-            add_component(mixed, neighbours.values[0][real], near[0][real], weights[1])
+            add_neighbours(mixed, neighbours.values[0], neighbours.rows[0], near[0], weights[1])
         level_weights = tuple(level_weight(weights, level.length) for level in levels)
         for level, weight in zip(levels, level_weights, strict=True):
-            add_component(mixed, level.tokens, level.counts / level.total, weight)
+            add_counts(mixed, level.tokens, level.counts, level.total, weight)
         return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
 
     def _levels(self, prefix: NDArray[np.int64], retriever: Retriever) -> Generator[Ask, Any, tuple[NgramLevel, ...]]:

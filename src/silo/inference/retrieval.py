@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.settings import ORDERS
-from silo.search.ngram.index import Levels
+from silo.search.ngram.index import Levels, NextTokens
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours, Passage, View
@@ -31,10 +31,10 @@ CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NgramLevel:
-    """The tokens that follow a context of some length, with their counts."""
+    """The tokens that follow a context of some length, with their counts; read-only."""
 
     length: int
-    tokens: NDArray[np.int64]
+    tokens: NDArray[np.uint32]
     counts: Ints
     total: int
 
@@ -76,20 +76,12 @@ class Retriever:
 
     def next_tokens(self, prefix: NDArray[Any]) -> list[NgramLevel]:
         """What follows the prefix's last tokens, for every order that occurs and the longest match, short to long."""
-        longest = max(self.views[at].longest(prefix, self.policy) for at in self._with("ngram"))
+        views = [self.views[at] for at in self._with("ngram")]
+        longest = max(view.longest(prefix, self.policy) for view in views)
         lengths = [order for order in ORDERS if order <= longest]
         lengths += [longest] if longest > ORDERS[-1] else []
-        return [self.next_tokens_after(prefix[len(prefix) - length :]) for length in lengths]
-
-    def next_tokens_after(self, context: NDArray[Any]) -> NgramLevel:
-        """What follows exactly these tokens."""
-        parts = [self.views[at].followers(context, self.policy) for at in self._with("ngram")]
-        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
-        counts = np.concatenate([part.counts for part in parts])
-        if len(parts) > 1:
-            tokens, where = np.unique(tokens, return_inverse=True)
-            counts = np.bincount(where, weights=counts, minlength=len(tokens)).astype(np.int64)
-        return NgramLevel(len(context), tokens, counts, sum(part.total for part in parts))
+        by_store = [view.followers_by_size(prefix, lengths, self.policy) for view in views]
+        return [_add_up(length, parts) for length, *parts in zip(lengths, *by_store, strict=True)]
 
     def continue_match(self, prefix: NDArray[Any], count: int) -> Ints:
         """The tokens after the longest match of the prefix, in a document that has it; at most so many."""
@@ -163,6 +155,17 @@ def search_together(searches: Sequence[Search | NearestSearch]) -> list[Any]:
         for number, (at, _) in enumerate(group):
             found[at] = every.of_key(number)
     return found
+
+
+def _add_up(length: int, parts: Sequence[NextTokens]) -> NgramLevel:
+    """What follows a context of some length in several stores."""
+    tokens, counts = parts[0].tokens, parts[0].counts
+    if len(parts) > 1:
+        tokens, where = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
+        each = np.concatenate([part.counts for part in parts])
+        counts = np.bincount(where, weights=each, minlength=len(tokens)).astype(np.int64)
+        tokens.flags.writeable = counts.flags.writeable = False
+    return NgramLevel(length, tokens, counts, sum(part.total for part in parts))
 
 
 def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:

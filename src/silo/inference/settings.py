@@ -141,8 +141,9 @@ class Features:
 
     def level_lengths(self) -> NDArray[np.int64]:
         """The length of every level's context [positions, levels]."""
-        orders = np.broadcast_to(np.array(ORDERS, dtype=np.int64), (len(self.lengths), len(ORDERS)))
-        return np.concatenate([orders, self.lengths[:, None]], axis=1)
+        lengths = np.empty((len(self.lengths), len(ORDERS) + 1), dtype=np.int64)
+        lengths[:, :-1], lengths[:, -1] = ORDERS, self.lengths
+        return lengths
 
 
 def level_column(length: int) -> int:

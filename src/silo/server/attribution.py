@@ -8,7 +8,7 @@ has no id any more.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -69,10 +69,10 @@ class Attribution:
             shares[item.store, item.document] = shares.get((item.store, item.document), 0.0) + item.share / tokens
             if item.share / tokens >= 0.01 or item.context:
                 self._number(item)
-        documents = []
+        documents, held = [], held_of(self._stores, self._numbers)
         for (store, name), number in self._numbers.items():
             share = shares.get((store, name), 0.0)
-            if self._stores[store].holds(name):
+            if (store, name) in held:
                 documents.append({**self._documents[number], "share": share})
             else:
                 documents.append({"document": None, "erased": True, "share": share})
@@ -98,6 +98,14 @@ class Attribution:
         return spans
 
 
+def held_of(stores: Sequence[Store], places: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Those of some documents, each with the number of its store, that are there now and not being erased."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for store, name in places:
+        names[store].append(name)
+    return {(store, name) for store, listed in names.items() for name in stores[store].held(listed)}
+
+
 def cite_passages(
     conversation: Conversation, answer: Answer, predictor: Predictor, most: int | None
 ) -> list[dict[str, Any]]:
@@ -116,24 +124,22 @@ class KeptAttribution:
     """Of one choice: the model's share, and each document's with the store it is in."""
 
     lm_share: float
-    documents: tuple[tuple[Store, str, float], ...]
+    stores: Sequence[Store]
+    documents: tuple[tuple[int, str, float], ...]
 
     @classmethod
     def of(cls, answer: Answer, stores: Sequence[Store]) -> KeptAttribution:
         """Ids and shares, and nothing else."""
         tokens = max(1, len(answer.tokens))
-        named = ((stores[item.store], item.document, item.share / tokens) for item in answer.documents)
-        return cls(answer.lm_share, tuple(islice(named, _LISTED)))
+        named = ((item.store, item.document, item.share / tokens) for item in answer.documents)
+        return cls(answer.lm_share, stores, tuple(islice(named, _LISTED)))
 
     def as_json(self) -> dict[str, Any]:
         """What is left of it now: shares of documents that were erased are added up without their ids."""
-        held, erased = [], 0.0
-        for store, name, share in self.documents:
-            if store.holds(name):
-                held.append({"document": name, "share": share})
-            else:
-                erased += share
-        return {"lm_share": self.lm_share, "documents": held, "erased_share": erased}
+        held = held_of(self.stores, ((store, name) for store, name, _ in self.documents))
+        here = [{"document": name, "share": share} for store, name, share in self.documents if (store, name) in held]
+        erased = sum(share for store, name, share in self.documents if (store, name) not in held)
+        return {"lm_share": self.lm_share, "documents": here, "erased_share": erased}
 
 
 class Attributions:

@@ -58,7 +58,8 @@ class ModelRecipe:
 class ServerRecipe:
     """Everything `silo serve` needs to know. Paths are relative to the file.
 
-    `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs.
+    `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs;
+    `threads` is how many cores the networks may use, all at 0.
     """
 
     models: dict[str, ModelRecipe] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class ServerRecipe:
     keys: str = ""
     home: str = "silo-home"
     hosts: tuple[str, ...] = ()
-    threads: int = 1
+    threads: int = 0
     limits: Limits = field(default_factory=Limits)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -239,41 +242,67 @@ def _too_long(limits: Limits) -> Problem:
 
 
 class Batch:
-    """The texts of one HTTP request in the engine, seen from the event loop."""
+    """The texts of one HTTP request in the engine, seen from the event loop.
 
-    def __init__(self, engine: Engine, texts: Sequence[Text], caller: Key, client: str, metrics: Metrics) -> None:
+    The loop is woken for a first token and for an end at once, and else at most every `pause` seconds: to wake it takes
+    as long as much of what a small model does for a token.
+    """
+
+    def __init__(
+        self, engine: Engine, texts: Sequence[Text], caller: Key, client: str, metrics: Metrics, *, pause: float
+    ) -> None:
         self._engine, self._metrics, self._texts = engine, metrics, texts
-        self._events: asyncio.Queue[tuple[Text, Any]] = asyncio.Queue()
+        self._pause = pause
+        self._arrived: deque[tuple[Text, Any]] = deque()
+        self._called = False
+        self._awake, self._next_look = asyncio.Event(), 0.0 if pause < math.inf else math.inf
         self._loop = asyncio.get_running_loop()
         self._requests = [Request(client, text.run, partial(self._deliver, text)) for text in texts]
         engine.submit(self._requests, most=caller.texts or None)
 
     def _deliver(self, text: Text, event: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (text, event))
-        except RuntimeError:  # the loop is gone, and with it whoever waited
-            return
+        """Take an event of the engine, in its thread."""
+        self._arrived.append((text, event))
+        is_urgent = event is END or isinstance(event, Exception)
+        if is_urgent or not self._called:
+            self._called = True
+            with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                self._loop.call_soon_threadsafe(self._awake.set if is_urgent else self._wake_in_time)
 
-    async def events(self) -> AsyncIterator[tuple[Text, TokenScore | Step | None]]:
-        """Every step of every text as it comes, and None after the last one of each; an error ends them all."""
+    def _wake_in_time(self) -> None:
+        if self._next_look < math.inf:
+            self._loop.call_at(self._next_look, self._awake.set)
+
+    async def events(self) -> AsyncIterator[list[tuple[Text, TokenScore | Step | None]]]:
+        """The steps of all texts as they come, some at a time, and None after the last one of each.
+
+        An error ends them all.
+        """
         left = len(self._requests)
         while left:
-            text, event = await self._events.get()
-            if event is END:
-                left -= 1
-                yield text, None
-            elif isinstance(event, Exception):
-                raise event
-            else:
-                if isinstance(event, Step):
-                    self._note(text, event)
-                yield text, event
+            await self._awake.wait()
+            self._awake.clear()
+            self._called, self._next_look = False, self._loop.time() + self._pause
+            come: list[tuple[Text, TokenScore | Step | None]] = []
+            while self._arrived:
+                text, event = self._arrived.popleft()
+                if isinstance(event, Exception):
+                    if come:
+                        yield come
+                    raise event
+                come.append((text, None if event is END else event))
+                left -= event is END
+            if come:
+                yield come
 
-    def _note(self, text: Text, step: Step) -> None:
+    def note(self, text: Text, item: TokenScore | Step) -> None:
+        """Add what was written to its text, and to what is counted."""
+        if isinstance(item, TokenScore):
+            return
         if not text.steps:
             self._metrics.time("silo_first_token_seconds", time.monotonic() - self._requests[text.index].begun)
-        self._metrics.note_step(step)
-        text.add(step)
+        self._metrics.note_step(item)
+        text.add(item)
 
     def cancel(self) -> None:
         """Nobody waits for the texts any more."""
@@ -282,4 +311,4 @@ class Batch:
 
     def abandon(self, error: Exception) -> None:
         """End the events with an error."""
-        self._events.put_nowait((self._texts[0], error))
+        self._deliver(self._texts[0], error)

@@ -13,14 +13,17 @@ gives way to the end of the server too.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from silo.errors import SiloError
 from silo.files import read_json, remove_file, write_private
@@ -28,9 +31,12 @@ from silo.progress import Advance
 
 WAITING = "waiting"
 """The stage of a job that cannot go on yet: it may be interrupted there."""
+Result = TypeVar("Result")
 State = Literal["queued", "running", "done", "failed"]
 _KEPT = 1000
 _SAVED_SECONDS = 2.0
+_NICENESS = 10
+"""Of adding: it gets a tenth of a core for which a text competes, and all of one for which nobody does."""
 _FIRST = "erase"
 """The kind of jobs that others give way to."""
 _PASSING = ("documents", "salts", "copies", "rejected_documents")
@@ -63,6 +69,22 @@ class Job:
     def as_json(self) -> dict[str, Any]:
         """What whoever began it may see."""
         return {name: value for name, value in asdict(self).items() if name not in ("caller", "owner")}
+
+
+def give_way(work: Callable[[], Result]) -> Result:
+    """What some work gives, done by a thread that others of this process come before.
+
+    Threads that it starts are like it: encoding takes every core there is, and texts that are written meanwhile need
+    theirs at once. A thread cannot take its rank back, so it is one of its own.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="silo-add", initializer=_step_back) as pool:
+        return pool.submit(work).result()
+
+
+def _step_back() -> None:
+    thread = threading.get_native_id()
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS))
 
 
 Work = Callable[[Job, Path, Advance], dict[str, Any]]

@@ -48,9 +48,11 @@ class Metrics:
     def note_step(self, step: Step) -> None:
         """Count a token that was written, and whose it is."""
         if step.token >= 0:
-            self.count("silo_tokens_total")
-            self.count("silo_share_total", step.lm_share, part="model")
-            self.count("silo_share_total", 1.0 - step.lm_share, part="documents")
+            with self._guard:
+                self._counts["silo_tokens_total"][()] += 1.0
+                shares = self._counts["silo_share_total"]
+                shares[("part", "model"),] += step.lm_share
+                shares[("part", "documents"),] += 1.0 - step.lm_share
 
     def text(self, **gauges: float) -> str:
         """Everything in the exposition format; `gauges` are values of this moment."""

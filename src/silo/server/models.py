@@ -19,6 +19,9 @@ from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.text.chat import ChatFormat
 
+_WARM_CHARACTERS, _WARM_TOKENS = 200, 4
+"""Of a document and of what is written after it, which takes every kind of search there is."""
+
 
 class ServedModel:
     """A model and its stores, and how they are read unless a request says otherwise."""
@@ -33,7 +36,7 @@ class ServedModel:
             recipe.stores,
             policy=Policy.parse(recipe.policy),
             encoder=recipe.encoder or None,
-            threads=threads,
+            threads=threads or None,
         )
         self._every = every
         self.method = parse_method(recipe.method) if recipe.method else every.method
@@ -42,9 +45,10 @@ class ServedModel:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Write a token as the configuration says: what is wrong with it shows now, and nobody waits for compilers."""
+        """Write a little as the configuration says: what is wrong with it shows now, and nobody waits for compilers."""
         predictor = self.predictor(self.method, self.settings(self.method), Policy())
-        Session(predictor).answer("", max_tokens=1)
+        found = (item.text for store in self.stores for item in store.documents(None, predictor.policy))
+        Session(predictor).answer(next(found, "")[:_WARM_CHARACTERS], max_tokens=_WARM_TOKENS)
 
     def settings(self, method: frozenset[str], name: str = "") -> Settings:
         """Settings of a name for a method; those of the configuration without one."""

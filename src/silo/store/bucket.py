@@ -214,14 +214,15 @@ class Bucket:
 
     def find(self, document: bytes) -> int:
         """The row of a document, -1 if it is not here."""
-        low, high = 0, len(self.index)
+        ids = self.index["id"]
+        low, high = 0, len(ids)
         while low < high:
             middle = (low + high) // 2
-            if self.index[middle]["id"].tobytes() < document:
+            if ids[middle].tobytes() < document:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(self.index) and self.index[low]["id"].tobytes() == document else -1
+        return low if low < len(ids) and ids[low].tobytes() == document else -1
 
     def record(self, row: int) -> bytes:
         """The packed record of a document."""

@@ -138,6 +138,7 @@ class Store:
         self._users: dict[View, int] = {}
         self._view: View | None = None
         self._seen: Any = None
+        self._watched = str(self.paths.manifest), str(self.paths.pending)
         self._log: AuditLog | None = None
         self._evidence: AuditLog | None = None
         self._restored = False
@@ -386,7 +387,7 @@ class Store:
                 view.close()
 
     def _signature(self) -> tuple[Any, ...]:
-        return _stat(self.paths.manifest), _stat(self.paths.pending)
+        return tuple(map(_stat, self._watched))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -472,8 +473,12 @@ class Store:
 
     def holds(self, document: str) -> bool:
         """Does the store hold this document now, and is it not being erased?"""
+        return bool(self.held([document]))
+
+    def held(self, documents: Iterable[str]) -> frozenset[str]:
+        """Those of some documents that the store holds now, and that are not being erased."""
         with self.reading() as view:
-            return view.holds(document)
+            return frozenset(filter(view.holds, documents))
 
     def note_usage(self, tokens: int, shares: Mapping[str, Share]) -> None:
         """Note a request of so many tokens in the ledger, durably: each document's share in it, and no text."""
@@ -843,9 +848,9 @@ def _milliseconds(begin: float) -> float:
     return round(1000 * (time.perf_counter() - begin), 3)
 
 
-def _stat(path: Path) -> tuple[int, int, int] | None:
+def _stat(path: str) -> tuple[int, int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116  # asked at every token: making a Path of it takes longer than the answer
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

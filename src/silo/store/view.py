@@ -161,7 +161,8 @@ class View:
         self.lock = lock
         self._guard = Lock()
         self._policies: dict[Policy, _AllowedDocuments] = {}
-        self._followers: dict[tuple[Policy, bytes], NextTokens] = {}
+        self._last_allowed: tuple[Policy, _AllowedDocuments] | None = None
+        self._followers: dict[tuple[_AllowedDocuments, bytes], NextTokens] = {}
         known = before._rows if before else None
         self._rows: KnnIndex | None = known.with_buckets([key_rows(bucket) for bucket in buckets]) if known else None
         self._starts = np.cumsum([0, *map(len, buckets)])
@@ -172,6 +173,9 @@ class View:
 
     def allowed(self, policy: Policy) -> _AllowedDocuments:
         """What a policy allows of the live documents."""
+        last = self._last_allowed
+        if last is not None and last[0] is policy:
+            return last[1]
         with self._guard:
             allowed = self._policies.get(policy)
             if allowed is None:
@@ -180,6 +184,7 @@ class View:
                 if len(self._policies) >= _POLICIES:
                     self._policies.pop(next(iter(self._policies)))
                 self._policies[policy] = allowed
+            self._last_allowed = policy, allowed
         return allowed
 
     def _live(self, bucket: Bucket) -> Mask:
@@ -314,24 +319,34 @@ class View:
         return self._suffixes.levels(ids, start, orders=orders, allowed=self._allowed_suffixes(policy))
 
     def followers(self, context: Ids, policy: Policy = EVERYTHING) -> NextTokens:
-        """What follows all of a context in allowed documents; read-only.
+        """What follows all of a context in allowed documents; read-only."""
+        return self.followers_by_size(context, [len(context)], policy)[0]
+
+    def followers_by_size(self, context: Ids, sizes: Sequence[int], policy: Policy = EVERYTHING) -> list[NextTokens]:
+        """What follows the last tokens of a context in allowed documents, for each of some numbers of them; read-only.
 
         Frequent ones are remembered: they are short and asked for all the time.
         """
-        key = policy, np.asarray(context, dtype=np.int64).tobytes()
+        ids = np.asarray(context, dtype=np.int64)
+        allowed, known = self._allowed_suffixes(policy), dict[int, NextTokens]()
+        keys = {size: (self.allowed(policy), ids[len(ids) - size :].tobytes()) for size in sizes}
         with self._guard:
-            if key in self._followers:
-                self._followers[key] = self._followers.pop(key)
-                return self._followers[key]
-        following = self._suffixes.followers(context, allowed=self._allowed_suffixes(policy))
-        for array in (following.tokens, following.counts):
-            array.flags.writeable = False
-        if following.total > _FREQUENT:
-            with self._guard:
-                self._followers[key] = following
-                if len(self._followers) > _REMEMBERED:
-                    self._followers.pop(next(iter(self._followers)))
-        return following
+            for size, key in keys.items():
+                if key in self._followers:
+                    known[size] = self._followers[key] = self._followers.pop(key)
+        asked = [size for size in sizes if size not in known]
+        found = self._suffixes.followers_by_size(ids, asked, allowed=allowed) if asked else []
+        for size, following in zip(asked, found, strict=True):
+            known[size] = following
+            if following.total > _FREQUENT:
+                self._remember(keys[size], following)
+        return [known[size] for size in sizes]
+
+    def _remember(self, key: tuple[_AllowedDocuments, bytes], following: NextTokens) -> None:
+        with self._guard:
+            self._followers[key] = following
+            if len(self._followers) > _REMEMBERED:
+                self._followers.pop(next(iter(self._followers)))
 
     def holders(
         self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING

@@ -274,11 +274,8 @@ class EngineDecoder:
         """Nothing of what was planned was read."""
         self._ids, self._known, self._last, self._guessed = self._ids[:0], {}, None, 0
 
-    def plan(self, text: Tokens, draft: MakeDraft | None) -> _Plan | None:
-        """What has to be read to know what comes after a text; None if it is known."""
-        missing = self.missing(text)
-        if not missing:
-            return None
+    def plan(self, text: Tokens, missing: int, draft: MakeDraft | None) -> _Plan:
+        """What has to be read to know what comes after a text of which the last tokens are missing."""
         if self._guessed:
             shared = _shared_prefix(self._ids, text)
             self.drafts.note(self._guessed, max(0, shared + self._guessed - len(self._ids)))
@@ -337,11 +334,13 @@ def read_together(readings: Sequence[Reading], *, spare: int | None = None) -> l
     missing = [decoder.missing(text) for decoder, text, _ in ours]
     parts = missing if spare is None else _share_out(missing, spare)
     plans: dict[Engine, list[tuple[EngineDecoder, _Plan]]] = {}
+    unfinished: set[Decoder] = set()
     for (decoder, text, draft), size, part in zip(ours, missing, parts, strict=True):
-        whole = part == size
-        plan = decoder.plan(text if whole else text[: len(text) - size + part], draft if whole else None)
-        if plan is not None:
-            plans.setdefault(decoder.engine, []).append((decoder, plan))
+        if part < size:
+            unfinished.add(decoder)
+            text, draft = text[: len(text) - size + part], None
+        if part:
+            plans.setdefault(decoder.engine, []).append((decoder, decoder.plan(text, part, draft)))
     try:
         for planned in plans.values():
             _run_plans(planned)
@@ -349,16 +348,16 @@ def read_together(readings: Sequence[Reading], *, spare: int | None = None) -> l
         for decoder, _, _ in ours:
             decoder.forget()
         raise
-    return [_outputs(reading, texts) for reading, texts in zip(readings, rows, strict=True)]
+    return [
+        _outputs(reading, texts) if unfinished.isdisjoint(reading.decoders) else None
+        for reading, texts in zip(readings, rows, strict=True)
+    ]
 
 
-def _outputs(reading: Reading, texts: Sequence[Tokens]) -> list[DecoderOutput] | None:
-    pairs = list(zip(reading.decoders, texts, strict=True))
-    if any(isinstance(decoder, EngineDecoder) and decoder.missing(text) for decoder, text in pairs):
-        return None
+def _outputs(reading: Reading, texts: Sequence[Tokens]) -> list[DecoderOutput]:
     return [
         decoder.output(len(text)) if isinstance(decoder, EngineDecoder) else decoder.read(text)
-        for decoder, text in pairs
+        for decoder, text in zip(reading.decoders, texts, strict=True)
     ]
 
 

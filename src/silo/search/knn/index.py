@@ -8,10 +8,11 @@ leave one. With as many probes as there are lists the search is exact over the c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numba
@@ -26,7 +27,7 @@ from silo.search.knn.kernel import RowTables, Scratch, compute_terms, lay_out_li
 MOST_NEIGHBOURS = 32_768
 """The largest k."""
 
-_QUERIES_PER_THREAD = 8
+_QUERIES_PER_THREAD = 4
 """Fewer queries than this take less time than handing them to a thread."""
 _THREADS = int(vars(numba.config)["NUMBA_NUM_THREADS"])
 _PARTS_PER_THREAD = 4
@@ -198,8 +199,21 @@ def _run(run: Callable[[slice], None], queries: int, threads: int) -> None:
         run(slice(None))
         return
     cuts = [queries * number // parts for number in range(parts + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(run, map(slice, cuts[:-1], cuts[1:])))
+    first, *others = map(slice, cuts[:-1], cuts[1:])
+    pool = _threads_of(os.getpid(), threads)
+    handed = [pool.submit(run, part) for part in others]
+    try:
+        run(first)
+    finally:
+        wait(handed)
+    for part in handed:
+        part.result()
+
+
+@cache
+def _threads_of(process: int, threads: int) -> ThreadPoolExecutor:
+    """The threads that search in a process; one that is forked from it has none of them."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"silo-knn-{process}")
 
 
 def _prepare(rows: KeyRows, tables: SearchTables) -> _Bucket:

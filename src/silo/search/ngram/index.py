@@ -157,7 +157,20 @@ class NgramIndex:
 
     def followers(self, context: Ids, *, allowed: AllowedSuffixes | None = None) -> NextTokens:
         """What follows all of the context; nothing if it is empty or contains `begin`."""
-        return NextTokens(*count_followers(self._arrays_of(allowed), _copy_last(context, len(context))))
+        return self.followers_by_size(context, [len(context)], allowed=allowed)[0]
+
+    def followers_by_size(
+        self, context: Ids, sizes: Sequence[int], *, allowed: AllowedSuffixes | None = None
+    ) -> list[NextTokens]:
+        """What follows the last tokens of a context, for each of some numbers of them; read-only."""
+        _require(
+            all(0 <= size <= len(context) for size in sizes), f"sizes are {tuple(sizes)}, of {len(context)} tokens"
+        )
+        last = _copy_last(context, max(sizes, default=0))
+        tokens, counts, ends = count_followers(self._arrays_of(allowed), last, np.array(sizes, dtype=np.int64))
+        tokens.flags.writeable = counts.flags.writeable = False
+        spans = map(slice, [0, *ends[:-1].tolist()], ends.tolist())
+        return [NextTokens(tokens[span], counts[span], int(counts[span].sum())) for span in spans]
 
     def weigh_documents(
         self,

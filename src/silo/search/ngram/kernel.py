@@ -427,11 +427,17 @@ def _find_long(bucket: _Bucket, ids: Int64s, deepest: int, most: int) -> tuple[i
 
 
 @_entry
-def count_followers(index: BucketArrays, context: Int64s) -> tuple[UInt32s, Int64s, int]:
-    """What follows a context: tokens, counts, and their sum."""
-    by_bucket, each, _ = _count_next_tokens(index, len(context), _find_spans(index, context))
-    tokens, counts = _sum_by_token(by_bucket, each)
-    return tokens, counts, counts.sum()
+def count_followers(index: BucketArrays, ids: Int64s, sizes: Int64s) -> tuple[UInt32s, Int64s, Int64s]:
+    """What follows the last `sizes[i]` tokens of `ids`: tokens, counts, and where those of each size end."""
+    tokens, counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
+    ends = np.empty(len(sizes), dtype=np.int64)
+    for at in range(len(sizes)):
+        pattern = ids[len(ids) - sizes[at] :]
+        by_bucket, each, _ = _count_next_tokens(index, len(pattern), _find_spans(index, pattern))
+        more_tokens, more_counts = _sum_by_token(by_bucket, each)
+        tokens, counts = np.concatenate((tokens, more_tokens)), np.concatenate((counts, more_counts))
+        ends[at] = len(tokens)
+    return tokens, counts, ends
 
 
 @_inner

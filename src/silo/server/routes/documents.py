@@ -33,7 +33,7 @@ from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
-from silo.server.jobs import WAITING, Job
+from silo.server.jobs import WAITING, Job, give_way
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
@@ -394,7 +394,9 @@ class Worker:
         end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
-                return _add(store, documents, advance) if job.kind == "add" else _erase(store, job, advance)
+                if job.kind == "add":
+                    return give_way(lambda: _add(store, documents, advance))
+                return _erase(store, job, advance)
             except SiloError as error:
                 if error.code != "busy" or time.monotonic() > end:
                     raise
