@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,15 @@ def _unfinished(folder: Path, jobs: Jobs, lines: bytes) -> Job:
     return job
 
 
+def _over(jobs: Jobs, job: Job) -> Job:
+    """The job once it has ended."""
+    now: Job | None = job
+    while now is not None and not now.is_over:
+        now = asyncio.run(jobs.changed(now, 10))
+    assert now is not None
+    return now
+
+
 @pytest.mark.parametrize("lines", [b"{}\n", b""])
 def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines: bytes) -> None:
     def work(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
@@ -178,8 +190,7 @@ def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines
     jobs = Jobs(tmp_path / "jobs", work)
     job = _unfinished(tmp_path / "jobs", jobs, lines)
     jobs.start()
-    while not (now := jobs.wait(job, 10)).is_over:
-        job = now
+    now = _over(jobs, job)
     jobs.close()
     assert now.resumed
     assert (now.state, now.result) == (("done", {"read": "{}\n"}) if lines else ("failed", None))
@@ -205,9 +216,7 @@ def test_an_erasure_overtakes_what_is_being_added(tmp_path: Path) -> None:
     assert adding.wait(10)
     erase = jobs.create("erase", "store", caller="", owner="", given={})
     for job in (erase, add, later):
-        while not job.is_over:
-            job = jobs.wait(job, 10)
-        assert job.state == "done"
+        assert _over(jobs, job).state == "done"
     assert order[:2] == ["add", "erase"]
     assert sorted(order[2:]) == ["add", "add"]
     jobs.close()
@@ -228,9 +237,61 @@ def test_a_stopping_server_leaves_what_it_was_adding_for_the_next_one(tmp_path: 
     first.close()
     second = Jobs(tmp_path / "jobs", lambda _, documents, __: {"text": documents.read_bytes().decode()})
     second.start()
-    left = second.find(job.id)
-    assert left is not None
-    while not left.is_over:
-        left = second.wait(left, 10)
+    left = _over(second, job)
     assert (left.state, left.result, left.resumed) == ("done", {"text": "{}"}, True)
     second.close()
+
+
+def test_documents_that_no_job_waits_for_are_not_left_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    jobs = Jobs(folder, lambda *_: {})
+    _unfinished(folder, jobs, b"{}\n")
+    ended = Job("2" * 24, "add", "store", "caller", "", {}, state="done")
+    (folder / f"{ended.id}.json").write_text(json.dumps(ended.as_json() | {"caller": "caller", "owner": ""}))
+    for name in (f"{ended.id}.jsonl", "3" * 24 + ".jsonl", "4" * 24 + ".jsonl.partial"):
+        (folder / name).write_text("text of a document, where a kill left it")
+    jobs.start()
+    _over(jobs, Job("1" * 24, "add", "store", "caller", "", {}, state="running"))
+    jobs.close()
+    assert sorted(file.name for file in folder.iterdir()) == ["1" * 24 + ".json", f"{ended.id}.json"]
+    assert jobs.find(ended.id) == ended
+
+
+def test_a_disk_that_fails_keeps_jobs_from_being_created_and_none_from_being_done(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    begun, disk_is_full = threading.Event(), threading.Event()
+
+    def work(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
+        begun.set()
+        assert disk_is_full.wait(10)
+        return {"kind": job.kind}
+
+    jobs = Jobs(folder, work)
+    jobs.start()
+    first, second = (jobs.create("erase", "store", caller="", owner="", given={}) for _ in range(2))
+    assert begun.wait(10)
+    folder.rename(tmp_path / "aside")
+    folder.write_text("where a folder can be made no more")
+    disk_is_full.set()
+    assert [_over(jobs, job).state for job in (first, second)] == ["done", "done"]
+    with pytest.raises(OSError):
+        jobs.create("erase", "store", caller="", owner="", given={})
+    jobs.close()
+
+
+def test_many_who_watch_a_job_hold_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than there are threads for routes that wait for the disk."""
+    jobs: Jobs = served.app.state.service.jobs
+    job = Job("5" * 24, "add", "store", "caller", "", {}, state="running")
+    monkeypatch.setitem(jobs._known, job.id, job)
+    key = {"authorization": f"Bearer {served.keys['operator']}"}
+    with ExitStack() as watching:
+        for _ in range(60):
+            client = watching.enter_context(closing(HTTPConnection(served.address.removeprefix("http://"))))
+            client.request("GET", f"/v1/silo/jobs/{job.id}", headers={**key, "accept": "text/event-stream"})
+            assert client.getresponse().status == 200
+        begun = time.monotonic()
+        with closing(HTTPConnection(served.address.removeprefix("http://"))) as client:
+            client.request("GET", "/v1/silo/stores", headers=key)
+            assert client.getresponse().status == 200
+        assert time.monotonic() - begun < 2

@@ -249,7 +249,7 @@ async def erase_documents(request: Request, body: EraseRequest) -> Response:
     job = await run_in_threadpool(_create_job, service, "erase", name, caller, given)
     end = time.monotonic() + _ACCEPT_SECONDS
     while not job.is_over and job.stage != "accepted" and time.monotonic() < end:
-        job = await run_in_threadpool(service.jobs.wait, job, 0.5)
+        job = await service.jobs.changed(job, _LOOK_SECONDS) or job
     return JSONResponse(job.as_json(), status_code=202)
 
 
