@@ -19,6 +19,7 @@ from silo.pairing import open_store
 from silo.server.access import create_key
 from silo.server.app import build_app
 from silo.server.config import ModelRecipe, ServerRecipe
+from silo.server.engine import Request
 from silo.server.jobs import Job, Jobs
 from silo.store.selector import Selector
 from tests.inference.world import TEXTS
@@ -81,6 +82,32 @@ def test_what_an_opt_out_would_cost(own: Served) -> None:
     price = own.client("fox").post("/v1/silo/opt-out-price", json=asked).json()
     assert price["perplexity"]["with"] < price["perplexity"]["without"]
     assert own.client("dog").post("/v1/silo/opt-out-price", json=asked).status_code == 404
+    long = own.client("fox").post("/v1/silo/opt-out-price", json={**asked, "text": "a " * 1001})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "text")
+
+
+def test_the_price_of_an_opt_out_counts_as_a_text_of_the_key(own: Served) -> None:
+    file = own.place / "keys.json"
+    _, secret = create_key(file, roles=["owner", "reader"], owner="f", texts=1)
+    engine, asked = own.app.state.service.engine, {"model": "tiny", "text": TEXTS["fox"], "owner": "f"}
+    me = own.client("", authorization=f"Bearer {secret}").get("/v1/silo/me").json()["id"]
+    waits = threading.Event()
+
+    def steps() -> Iterator[Any]:
+        while not waits.wait(0.01):
+            yield "a step"
+
+    under_way = Request(me, steps, lambda _: None)  # type: ignore[arg-type]
+    engine.submit([under_way])
+    refused = own.client("", authorization=f"Bearer {secret}").post("/v1/silo/opt-out-price", json=asked)
+    waits.set()
+    assert refused.status_code == 429
+
+
+def test_white_space_is_no_text_to_look_for(own: Served) -> None:
+    assert own.client().post("/v1/silo/documents/find", json={"text": " \n"}).json()["data"] == []
+    answer = own.client().post("/v1/silo/erase", json={"query": " \t", "dry_run": True})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "nothing-selected")
 
 
 def test_documents_are_added_and_erased_with_a_receipt(own: Served) -> None:

@@ -121,7 +121,7 @@ def plan_texts(
         raise _too_much("silo.neighbours", limits.neighbours)
     texts = []
     for at, prompt in enumerate(prompts):
-        ids = _tokens(model, prompt, limits)
+        ids = encode_prompt(model, prompt, limits)
         if conversation is not None:
             predictor, conversation = _read_passages(predictor, conversation, ids, asked_for=bool(options.method))
         for choice in range(wanted.n):
@@ -219,23 +219,26 @@ def _guard(model: ServedModel, options: SiloOptions, caller: Key) -> int | None:
     return min((tokens for tokens in (model.guard, caller.guard, options.guard) if tokens), default=None)
 
 
-def _tokens(model: ServedModel, prompt: str | Sequence[int], limits: Limits) -> NDArray[np.int64]:
+def encode_prompt(
+    model: ServedModel, prompt: str | Sequence[int], limits: Limits, param: str = "prompt"
+) -> NDArray[np.int64]:
+    """The ids of a text, which is refused where it is too long: by its characters, before anybody cuts it."""
     tokenizer = model.language_model.tokenizer
     if isinstance(prompt, str):
         if len(prompt) > 64 * limits.prompt_tokens:
-            raise _too_long(limits)
+            raise _too_long(limits, param)
         ids = tokenizer.encode([prompt])[0].astype(np.int64)
     else:
         ids = np.array(prompt, dtype=np.int64)
         if len(ids) and ids.max() >= tokenizer.vocabulary:
-            raise Problem(400, "usage", f"token ids are below {tokenizer.vocabulary}", param="prompt")
+            raise Problem(400, "usage", f"token ids are below {tokenizer.vocabulary}", param=param)
     if len(ids) > limits.prompt_tokens:
-        raise _too_long(limits)
+        raise _too_long(limits, param)
     return ids
 
 
-def _too_long(limits: Limits) -> Problem:
-    return Problem(400, "too-much", f"a prompt has at most {limits.prompt_tokens:,} tokens here", param="prompt")
+def _too_long(limits: Limits, param: str) -> Problem:
+    return Problem(400, "too-much", f"a {param} has at most {limits.prompt_tokens:,} tokens here", param=param)
 
 
 class Batch:

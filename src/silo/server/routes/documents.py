@@ -33,6 +33,7 @@ from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
+from silo.server.generation import encode_prompt
 from silo.server.jobs import WAITING, Job
 from silo.server.models import Catalogue
 from silo.server.options import Body
@@ -311,29 +312,28 @@ async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
     if not ids:
         raise Problem(404, "nothing-selected", "no document is meant")
     policy = Policy.parse(caller.policy)
-    tokens = model.language_model.tokenizer.encode([body.text])[0]
-    if not 0 < len(tokens) <= service.limits.prompt_tokens:
-        raise Problem(400, "too-much", f"a text has at most {service.limits.prompt_tokens:,} tokens", param="text")
+    tokens = await run_in_threadpool(encode_prompt, model, body.text, service.limits, "text")
     settings = model.settings(model.method)
     narrower = policy.narrowed(Policy.of(without=ids))
     with_them, without = (model.predictor(model.method, settings, item) for item in (policy, narrower))
     figures = {
-        "with": await _perplexity(service, client_of(request), with_them, body.text),
-        "without": await _perplexity(service, client_of(request), without, body.text),
+        "with": await _perplexity(request, with_them, body.text),
+        "without": await _perplexity(request, without, body.text),
     }
     return {"documents": len(ids), "tokens": len(tokens), "perplexity": figures}
 
 
-async def _perplexity(service: Service, client: str, predictor: Predictor, text: str) -> float:
+async def _perplexity(caller: Request, predictor: Predictor, text: str) -> float:
     """Scored in the engine, among the texts of others."""
+    engine = service_of(caller).engine
     events: asyncio.Queue[Any] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def deliver(item: Any) -> None:
         loop.call_soon_threadsafe(events.put_nowait, item)
 
-    request = EngineRequest(client, partial(Session(predictor).scoring, text), deliver)
-    service.engine.submit([request])
+    request = EngineRequest(client_of(caller), partial(Session(predictor).scoring, text), deliver)
+    engine.submit([request], most=caller_of(caller).texts or None)
     logs: list[float] = []
     try:
         while (event := await events.get()) is not END:
@@ -341,7 +341,7 @@ async def _perplexity(service: Service, client: str, predictor: Predictor, text:
                 raise event
             logs.append(event.log_probability or 0.0)
     finally:
-        service.engine.cancel(request)
+        engine.cancel(request)
     return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
 
 
