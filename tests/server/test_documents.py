@@ -189,6 +189,37 @@ def test_stats_and_digest(own: Served) -> None:
     assert own.client().get("/v1/silo/digest", params={"store": "other"}).status_code == 404
 
 
+def test_documents_that_are_sent_again_are_the_same(own: Served) -> None:
+    records = [
+        {"id": "twice", "text": "A lamp burns in the tower all night.", "license": "MIT"},
+        {"text": "A record without a name of its own."},
+    ]
+    shown = own.client("dog").post("/v1/silo/documents", json={"documents": records, "dry_run": True}).json()
+    done = [
+        finished(own, own.client("dog").post("/v1/silo/documents", json={"documents": records}).json(), "dog")["result"]
+        for _ in range(2)
+    ]
+    assert [(item["added"], item["unchanged"], item["rejected"]) for item in done] == [(2, 0, 0), (0, 2, 0)]
+    mine = own.client("dog").get("/v1/silo/documents", params={"source": "owner:d"}).json()["data"]
+    held = [own.client("dog").get(f"/v1/silo/documents/{item['id']}").json() for item in mine]
+    assert {item["external_id"]: item["evidence"] for item in held} == {
+        item["external_id"]: item["evidence"] for item in shown["documents"]
+    }
+    assert not list((own.place / "home" / "jobs").glob("*.jsonl"))
+
+
+def test_whoever_has_many_jobs_waiting_sends_no_more_documents(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = own.client("dog").get("/v1/silo/me").json()["id"]
+    jobs: Jobs = own.app.state.service.jobs
+    waiting = [Job(f"{number:024}", "add", "other", me, "d", {}) for number in range(16)]
+    monkeypatch.setitem(jobs._waiting, "other", waiting)
+    body = {"documents": [{"id": "more", "text": "One more document."}]}
+    assert own.client("dog").post("/v1/silo/documents", json=body).status_code == 429
+    assert own.client("dog").post("/v1/silo/erase", json={"query": "no such text"}).status_code == 404
+    waiting.pop()
+    assert own.client("dog").post("/v1/silo/documents", json=body).status_code == 202
+
+
 def _unfinished(folder: Path, jobs: Jobs, lines: bytes) -> Job:
     """A job as a server that was killed leaves it."""
     job = Job("1" * 24, "add", "store", "caller", "", {}, state="running")

@@ -127,6 +127,11 @@ class Jobs:
         """All that are known, the newest first."""
         return sorted(self._known.values(), key=lambda job: (job.created, job.id), reverse=True)
 
+    def waiting(self, caller: str) -> int:
+        """How many jobs that somebody began have no turn yet."""
+        with self._changed:
+            return sum(job.caller == caller for jobs in self._waiting.values() for job in jobs)
+
     def has_receipt(self, receipt: str, owner: str) -> bool:
         """Is this the receipt of an erasure that this owner asked for?"""
         jobs = list(self._known.values())

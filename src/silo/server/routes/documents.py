@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -16,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -25,6 +25,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
+from silo.files import remove_file, write_private
 from silo.inference.predict import Predictor
 from silo.inference.session import Session
 from silo.progress import Advance
@@ -39,7 +40,8 @@ from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
 from silo.server.service import Service, caller_of, client_of, service_of
-from silo.sources import read_documents
+from silo.sources import plan, read_documents
+from silo.sources.reader.fields import text_id
 from silo.store.erasure.log import AuditLog
 from silo.store.erasure.receipt import check_receipt, parse_receipt, proves, read_receipt
 from silo.store.policy import Policy
@@ -50,9 +52,12 @@ from silo.store.usage import Statement, statements
 _PAGE = 100
 _MOST_LISTED = 1000
 _MOST_DOCUMENTS = 10_000
+_MOST_WAITING = 16
+"""Jobs of one caller that wait, from which on no documents are taken: they lie on the disk. Erasures always are."""
 _ACCEPT_SECONDS = 10.0
 _BUSY_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
+_SOURCE = "http"
 _FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
 _COLUMNS = ("tier", "license", "owner", "domain", "source")
 
@@ -214,20 +219,33 @@ async def add_documents(request: Request, body: AddRequest) -> Response:
     caller, service = caller_of(request), service_of(request)
     name, _ = service.store(body.store)
     forced = {} if caller.sees_all_owners else {"owner": caller.owner, "source": f"owner:{caller.owner}"}
-    lines = b"".join(json.dumps({**item, **forced}).encode() + b"\n" for item in body.documents)
+    lines = b"".join(_line({**item, **forced}) for item in body.documents)
     if body.dry_run:
-        return JSONResponse(await run_in_threadpool(_verdicts, lines))
+        return JSONResponse(await run_in_threadpool(_verdicts, service.jobs.folder, lines))
+    if service.jobs.waiting(caller.id) >= _MOST_WAITING:
+        raise Problem(429, "overloaded", f"{_MOST_WAITING} jobs of this key wait already", hint="wait for the others")
     job = await run_in_threadpool(_create_job, service, "add", name, caller, {}, lines)
     return JSONResponse(job.as_json(), status_code=202)
 
 
-def _verdicts(lines: bytes) -> dict[str, Any]:
-    """What would be held of documents if they were added: read as a job reads them, and forgotten."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "documents.jsonl"
-        file.write_bytes(lines)
-        unread: list[Quarantined] = []
+def _line(record: dict[str, Any]) -> bytes:
+    """A record as a line of JSON; one without an id is named by its text: sent again, it is the same."""
+    text = record.get("text")
+    unnamed = record.get("id") in (None, "") and isinstance(text, str)
+    return json.dumps({**record, "id": text_id(str(text))} if unnamed else record).encode() + b"\n"
+
+
+def _verdicts(folder: Path, lines: bytes) -> dict[str, Any]:
+    """What would be held of documents if they were added: read as a job reads them, and forgotten.
+
+    They lie where a server that was killed looks for documents that nobody waits for.
+    """
+    file, unread = folder / f"{secrets.token_hex(12)}.jsonl", list[Quarantined]()
+    try:
+        write_private(file, lines)
         judged = list(_read(file, unread))
+    finally:
+        remove_file(file)
     shown = ({name: value for name, value in item.as_json().items() if name not in ("text", "id")} for item in judged)
     return {"dry_run": True, "documents": list(shown), "quarantined": _unreadable(unread)}
 
@@ -419,7 +437,10 @@ def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
 
 
 def _read(file: Path, unread: list[Quarantined]) -> Iterator[Document]:
-    return read_documents(SourceRecipe("jsonl", (str(file),), name="http"), file.parent, unread)
+    """The documents of a request; what is noted of them says nothing of the file that they lie in for a while."""
+    source = SourceRecipe("jsonl", (str(file),), name=_SOURCE)
+    parts = [replace(part, label=_SOURCE) for part in plan(source, file.parent)]
+    return read_documents(source, file.parent, unread, parts=parts)
 
 
 def _unreadable(unread: list[Quarantined]) -> list[dict[str, Any]]:
