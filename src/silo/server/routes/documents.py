@@ -412,6 +412,7 @@ class Worker:
         end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
+                store.begin_again()  # a disk that was full for one job may not be for the next
                 return _add(store, documents, advance) if job.kind == "add" else _erase(store, job, advance)
             except SiloError as error:
                 if error.code != "busy" or time.monotonic() > end:
