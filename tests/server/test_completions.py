@@ -128,7 +128,7 @@ def test_options_in_headers_are_those_of_the_body(served: Served) -> None:
 def test_a_header_that_is_given_twice_widens_nothing(served: Served) -> None:
     request = {"model": "tiny", "prompt": "The quick", "max_tokens": 2}
     twice = [(b"x-silo-policy", b'owner != "f"'), (b"x-silo-policy", b'owner == "f"')]
-    answer = served.client("reader").post("/v1/completions", json=request, headers=twice)  # type: ignore[arg-type]
+    answer = served.client("reader").post("/v1/completions", json=request, headers=twice)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "usage")
 
 
