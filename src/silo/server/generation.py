@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,8 @@ from silo.server.problems import Problem, naming
 from silo.store.policy import Policy
 
 _POLICY_PARAM = "silo.policy"
+_TOKEN_CHARACTERS = 64
+"""Characters of a token at most, more or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +224,10 @@ def _guard(model: ServedModel, options: SiloOptions, caller: Key) -> int | None:
 def encode_prompt(
     model: ServedModel, prompt: str | Sequence[int], limits: Limits, param: str = "prompt"
 ) -> NDArray[np.int64]:
-    """The ids of a text, which is refused where it is too long: by its characters, before anybody cuts it."""
+    """The ids of a text, which is refused where it is too long."""
     tokenizer = model.language_model.tokenizer
     if isinstance(prompt, str):
-        if len(prompt) > 64 * limits.prompt_tokens:
-            raise _too_long(limits, param)
+        refuse_long([prompt], limits, param)
         ids = tokenizer.encode([prompt])[0].astype(np.int64)
     else:
         ids = np.array(prompt, dtype=np.int64)
@@ -235,6 +236,12 @@ def encode_prompt(
     if len(ids) > limits.prompt_tokens:
         raise _too_long(limits, param)
     return ids
+
+
+def refuse_long(texts: Iterable[str], limits: Limits, param: str) -> None:
+    """Refuse what has too many characters to be few enough tokens, before anybody cuts it into them."""
+    if sum(map(len, texts)) > _TOKEN_CHARACTERS * limits.prompt_tokens:
+        raise _too_long(limits, param)
 
 
 def _too_long(limits: Limits, param: str) -> Problem:
