@@ -53,3 +53,9 @@ def test_masking_and_normalising_keep_the_lines(text: str) -> None:
 )
 def test_metadata_that_means_something_else_gives_no_place(places: Any) -> None:
     assert place_at(document(places), 3) == ""
+
+
+def test_white_space_is_part_of_no_document() -> None:
+    handbook = document([])
+    assert handbook.contains(" sixteen \n WEEKS")
+    assert not any(map(handbook.contains, ("", " ", "\n\t", "\u2003")))

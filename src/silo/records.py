@@ -226,8 +226,9 @@ class Document:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def contains(self, text: str) -> bool:
-        """Whether a text is part of it, white space and case aside."""
-        return _fold(text) in _fold(self.text)
+        """Whether a text is part of it, white space and case aside; white space alone is part of nothing."""
+        wanted = _fold(text)
+        return bool(wanted) and wanted in _fold(self.text)
 
     def as_json(self) -> dict[str, Any]:
         """The record that lies in a shard: see docs/formats.md."""

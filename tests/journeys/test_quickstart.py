@@ -11,6 +11,8 @@ import pytest
 
 import silo
 from silo.cli import main
+from silo.errors import SiloError
+from silo.journeys.quickstart import store_beside
 from silo.lm.importers.import_model import import_model
 from tests.inference.ask.world import NOTES, speaker
 
@@ -65,3 +67,14 @@ def test_a_real_model_answers_from_notes(folder: Path, tmp_path: Path) -> None:
     reply = asker.ask("What protects the lettuce from slugs?")
     assert "sand" in reply.text and reply.citations[0].document == "garden.md"
     assert not asker.ask("What does a slug weigh?").found
+
+
+@pytest.mark.parametrize(("given", "place"), [(".", "notes.silo"), ("..", "{}.silo"), ("deep", "notes/deep.silo")])
+def test_the_store_of_a_folder_lies_beside_it_however_it_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: str, place: str
+) -> None:
+    monkeypatch.chdir(folder)
+    beside = folder.parent if "{}" not in place else folder.parent.parent
+    assert store_beside(Path(given)).absolute() == beside / place.format(folder.parent.name)
+    with pytest.raises(SiloError, match="no place beside"):
+        store_beside(Path("/"))

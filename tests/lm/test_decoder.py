@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -129,6 +131,26 @@ def test_slots_of_forgotten_texts_are_used_again(model: DecodingModel) -> None:
         slots.add(decoder.slot)
         del decoder
     assert len(slots) == 1
+
+
+def test_a_text_that_the_collector_finds_in_the_midst_of_a_pass_holds_up_nothing(model: DecodingModel) -> None:
+    """Errors keep texts alive in cycles, and the collector runs where it likes: also where the engine is locked."""
+    decoder = model.decoder()
+    assert isinstance(decoder, EngineDecoder) and model.engine is not None
+    lock, slot = model.engine._lock, decoder.slot
+    decoder.__dict__["itself"] = decoder
+    del decoder
+
+    def collect() -> None:
+        with lock:
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert model.engine.claim_slot() == slot
+    model.engine.release_slot(slot)
 
 
 def test_guesses_stop_where_they_do_not_come_true_and_are_tried_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -260,6 +261,27 @@ def test_a_config_that_says_too_little_is_left_to_transformers(content: str, tmp
     assert why_unsupported(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layer_types": 5},
+        {"sliding_window": "all"},
+        {"max_position_embeddings": math.inf},
+        {"rope_parameters": {"rope_theta": None}},
+        {"rope_parameters": {"rope_theta": 0}},
+        {"rope_parameters": {"rope_theta": -5.0}},
+        {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 0}},
+        {"rope_parameters": "none"},
+        {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}},
+    ],
+)
+def test_a_config_that_is_no_sense_is_left_to_transformers(change: dict[str, Any]) -> None:
+    config = MistralConfig(**SMALL, sliding_window=None).to_dict()
+    read_shape(config)
+    with pytest.raises(UnsupportedNetworkError, match="not understood"):
+        read_shape({**config, **change})
+
+
 def test_damaged_weights_are_refused(llama: Path, tmp_path: Path) -> None:
     whole = (llama / "model.safetensors").read_bytes()
     (tmp_path / "config.json").write_bytes((llama / "config.json").read_bytes())
@@ -271,6 +293,17 @@ def test_damaged_weights_are_refused(llama: Path, tmp_path: Path) -> None:
         with pytest.raises(SiloError) as refused:
             Engine.open(tmp_path)
         assert refused.value.code == "not-a-model"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"])
+def test_weights_that_are_no_numbers_are_refused(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    network = save(NETWORKS["llama"](), tmp_path, dtype).to(dtype)
+    with torch.no_grad():
+        network.get_parameter(name).view(-1)[5] = math.nan if dtype is torch.float32 else math.inf
+    network.save_pretrained(tmp_path)
+    with pytest.raises(SiloError, match=f"{name} has weights that are not finite"):
+        Engine.open(tmp_path)
 
 
 def test_tokens_and_slots_that_do_not_exist_are_refused(engine: Engine) -> None:

@@ -100,6 +100,56 @@ def test_a_damaged_file_of_keys_opens_nothing(tmp_path: Path, content: bytes) ->
     assert damaged.value.code == "keys-invalid"
 
 
+def test_keys_that_are_put_back_open_again(tmp_path: Path) -> None:
+    file, aside = tmp_path / "keys.json", tmp_path / "aside.json"
+    key, secret = create_key(file, roles=["operator"])
+    ring = KeyRing(file)
+    file.rename(aside)
+    with pytest.raises(SiloError, match="no keys"):
+        ring.find(f"Bearer {secret}")
+    aside.rename(file)
+    assert ring.find(f"Bearer {secret}") == key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"owner": ""},
+        {"owner": None},
+        {"policy": None},
+        {"policy": "owner ="},
+        {"guard": -1},
+        {"guard": "5"},
+        {"max_tokens": True},
+        {"roles": []},
+        {"roles": ["king"]},
+    ],
+)
+def test_a_key_that_was_changed_by_hand_never_opens_more_than_one_that_was_made(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    file = tmp_path / "keys.json"
+    create_key(file, roles=["owner"], owner="A. Writer")
+    content = json.loads(file.read_text())
+    content["keys"][0] |= change
+    file.write_text(json.dumps(content))
+    with pytest.raises(SiloError) as changed:
+        read_keys(file)
+    assert changed.value.code == "keys-invalid"
+
+
+def test_keys_that_cannot_be_read_are_a_matter_for_the_log(served: Served) -> None:
+    file, aside = served.place / "keys.json", served.place / "aside.json"
+    file.rename(aside)
+    try:
+        answer = served.client("", authorization="Bearer silo-nobody").get("/v1/models")
+    finally:
+        aside.rename(file)
+    assert answer.status_code == 503
+    assert str(served.place) not in answer.text
+    assert served.client().get("/v1/models").status_code == 200
+
+
 def test_the_command_shows_a_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "keys.json")
     assert main(["keys", "create", file, "--role", "owner", "--owner", "f", "--allow", "text", "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -85,6 +86,17 @@ def test_what_cannot_be_honoured_is_named(served: Served, change: dict[str, Any]
     assert answer.status_code == 400
     assert param is None or answer.json()["error"]["param"] == param
     assert param is not None or answer.json()["error"]["param"].startswith("messages.0.content")
+
+
+def test_a_conversation_that_is_too_long_is_refused_before_it_is_encoded(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = served.app.state.service
+    short = replace(service, limits=replace(service.limits, prompt_tokens=10))
+    monkeypatch.setitem(served.app.state._state, "service", short)
+    messages = [{"role": "user", "content": "x" * 321}] * 2
+    answer = served.client().post("/v1/chat/completions", json={**OPTIONS, "messages": messages})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
 
 
 def test_fields_that_change_nothing_are_passed_over(served: Served) -> None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from silo.inference.session import Session, open_session
+from silo.server.attribution import Attributions, KeptAttribution
 from tests.inference.world import TEXTS
 from tests.server.conftest import Served
 
@@ -124,6 +125,13 @@ def test_options_in_headers_are_those_of_the_body(served: Served) -> None:
     assert by_header["choices"][0]["silo"]["policy"] == 'owner != "f"'
 
 
+def test_a_header_that_is_given_twice_widens_nothing(served: Served) -> None:
+    request = {"model": "tiny", "prompt": "The quick", "max_tokens": 2}
+    twice = [(b"x-silo-policy", b'owner != "f"'), (b"x-silo-policy", b'owner == "f"')]
+    answer = served.client("reader").post("/v1/completions", json=request, headers=twice)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "usage")
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -181,6 +189,17 @@ def test_attributions_are_there_for_whoever_asked(served: Served) -> None:
     shares = {item["document"]: item["share"] for item in answer["choices"][0]["silo"]["documents"]}
     assert {item["document"]: item["share"] for item in kept["choices"][0]["documents"]} == pytest.approx(shares)
     assert served.client("operator").get(place).status_code == 404
+
+
+def test_kept_attributions_are_bounded_however_many_choices_a_request_has() -> None:
+    kept = Attributions(600)
+    for number in range(100):
+        kept.keep(f"cmpl-{number}", "reader", [KeptAttribution(1.0, ())] * 64)
+    assert kept.find("cmpl-35", "reader") is None
+    assert len(kept.find("cmpl-36", "reader") or ()) == 64
+    kept.keep("cmpl-more", "reader", [KeptAttribution(1.0, ())])
+    assert kept.find("cmpl-36", "reader") is None
+    assert kept.find("cmpl-37", "reader") is not None
 
 
 def test_the_tokenizer_is_that_of_the_model(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -9,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from silo.pairing import open_store
 from silo.server.access import create_key
 from silo.server.app import build_app
 from silo.server.config import ModelRecipe, ServerRecipe
+from silo.server.engine import Request
 from silo.server.jobs import Job, Jobs, give_way
 from silo.store.selector import Selector
 from tests.inference.world import TEXTS
@@ -81,6 +85,32 @@ def test_what_an_opt_out_would_cost(own: Served) -> None:
     price = own.client("fox").post("/v1/silo/opt-out-price", json=asked).json()
     assert price["perplexity"]["with"] < price["perplexity"]["without"]
     assert own.client("dog").post("/v1/silo/opt-out-price", json=asked).status_code == 404
+    long = own.client("fox").post("/v1/silo/opt-out-price", json={**asked, "text": "a " * 1001})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "text")
+
+
+def test_the_price_of_an_opt_out_counts_as_a_text_of_the_key(own: Served) -> None:
+    file = own.place / "keys.json"
+    _, secret = create_key(file, roles=["owner", "reader"], owner="f", texts=1)
+    engine, asked = own.app.state.service.engine, {"model": "tiny", "text": TEXTS["fox"], "owner": "f"}
+    me = own.client("", authorization=f"Bearer {secret}").get("/v1/silo/me").json()["id"]
+    waits = threading.Event()
+
+    def steps() -> Iterator[Any]:
+        while not waits.wait(0.01):
+            yield "a step"
+
+    under_way = Request(me, steps, lambda _: None)  # type: ignore[arg-type]
+    engine.submit([under_way])
+    refused = own.client("", authorization=f"Bearer {secret}").post("/v1/silo/opt-out-price", json=asked)
+    waits.set()
+    assert refused.status_code == 429
+
+
+def test_white_space_is_no_text_to_look_for(own: Served) -> None:
+    assert own.client().post("/v1/silo/documents/find", json={"text": " \n"}).json()["data"] == []
+    answer = own.client().post("/v1/silo/erase", json={"query": " \t", "dry_run": True})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "nothing-selected")
 
 
 def test_documents_are_added_and_erased_with_a_receipt(own: Served) -> None:
@@ -162,6 +192,37 @@ def test_stats_and_digest(own: Served) -> None:
     assert own.client().get("/v1/silo/digest", params={"store": "other"}).status_code == 404
 
 
+def test_documents_that_are_sent_again_are_the_same(own: Served) -> None:
+    records = [
+        {"id": "twice", "text": "A lamp burns in the tower all night.", "license": "MIT"},
+        {"text": "A record without a name of its own."},
+    ]
+    shown = own.client("dog").post("/v1/silo/documents", json={"documents": records, "dry_run": True}).json()
+    done = [
+        finished(own, own.client("dog").post("/v1/silo/documents", json={"documents": records}).json(), "dog")["result"]
+        for _ in range(2)
+    ]
+    assert [(item["added"], item["unchanged"], item["rejected"]) for item in done] == [(2, 0, 0), (0, 2, 0)]
+    mine = own.client("dog").get("/v1/silo/documents", params={"source": "owner:d"}).json()["data"]
+    held = [own.client("dog").get(f"/v1/silo/documents/{item['id']}").json() for item in mine]
+    assert {item["external_id"]: item["evidence"] for item in held} == {
+        item["external_id"]: item["evidence"] for item in shown["documents"]
+    }
+    assert not list((own.place / "home" / "jobs").glob("*.jsonl"))
+
+
+def test_whoever_has_many_jobs_waiting_sends_no_more_documents(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = own.client("dog").get("/v1/silo/me").json()["id"]
+    jobs: Jobs = own.app.state.service.jobs
+    waiting = [Job(f"{number:024}", "add", "other", me, "d", {}) for number in range(16)]
+    monkeypatch.setitem(jobs._waiting, "other", waiting)
+    body = {"documents": [{"id": "more", "text": "One more document."}]}
+    assert own.client("dog").post("/v1/silo/documents", json=body).status_code == 429
+    assert own.client("dog").post("/v1/silo/erase", json={"query": "no such text"}).status_code == 404
+    waiting.pop()
+    assert own.client("dog").post("/v1/silo/documents", json=body).status_code == 202
+
+
 def _unfinished(folder: Path, jobs: Jobs, lines: bytes) -> Job:
     """A job as a server that was killed leaves it."""
     job = Job("1" * 24, "add", "store", "caller", "", {}, state="running")
@@ -170,6 +231,15 @@ def _unfinished(folder: Path, jobs: Jobs, lines: bytes) -> Job:
     if lines:
         (folder / f"{job.id}.jsonl").write_bytes(lines)
     return job
+
+
+def _over(jobs: Jobs, job: Job) -> Job:
+    """The job once it has ended."""
+    now: Job | None = job
+    while now is not None and not now.is_over:
+        now = asyncio.run(jobs.changed(now, 10))
+    assert now is not None
+    return now
 
 
 @pytest.mark.parametrize("lines", [b"{}\n", b""])
@@ -181,8 +251,7 @@ def test_a_job_that_was_cut_off_is_begun_again_or_reported(tmp_path: Path, lines
     jobs = Jobs(tmp_path / "jobs", work)
     job = _unfinished(tmp_path / "jobs", jobs, lines)
     jobs.start()
-    while not (now := jobs.wait(job, 10)).is_over:
-        job = now
+    now = _over(jobs, job)
     jobs.close()
     assert now.resumed
     assert (now.state, now.result) == (("done", {"read": "{}\n"}) if lines else ("failed", None))
@@ -224,9 +293,7 @@ def test_an_erasure_overtakes_what_is_being_added(tmp_path: Path) -> None:
     assert adding.wait(10)
     erase = jobs.create("erase", "store", caller="", owner="", given={})
     for job in (erase, add, later):
-        while not job.is_over:
-            job = jobs.wait(job, 10)
-        assert job.state == "done"
+        assert _over(jobs, job).state == "done"
     assert order[:2] == ["add", "erase"]
     assert sorted(order[2:]) == ["add", "add"]
     jobs.close()
@@ -247,9 +314,61 @@ def test_a_stopping_server_leaves_what_it_was_adding_for_the_next_one(tmp_path: 
     first.close()
     second = Jobs(tmp_path / "jobs", lambda _, documents, __: {"text": documents.read_bytes().decode()})
     second.start()
-    left = second.find(job.id)
-    assert left is not None
-    while not left.is_over:
-        left = second.wait(left, 10)
+    left = _over(second, job)
     assert (left.state, left.result, left.resumed) == ("done", {"text": "{}"}, True)
     second.close()
+
+
+def test_documents_that_no_job_waits_for_are_not_left_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    jobs = Jobs(folder, lambda *_: {})
+    _unfinished(folder, jobs, b"{}\n")
+    ended = Job("2" * 24, "add", "store", "caller", "", {}, state="done")
+    (folder / f"{ended.id}.json").write_text(json.dumps(ended.as_json() | {"caller": "caller", "owner": ""}))
+    for name in (f"{ended.id}.jsonl", "3" * 24 + ".jsonl", "4" * 24 + ".jsonl.partial"):
+        (folder / name).write_text("text of a document, where a kill left it")
+    jobs.start()
+    _over(jobs, Job("1" * 24, "add", "store", "caller", "", {}, state="running"))
+    jobs.close()
+    assert sorted(file.name for file in folder.iterdir()) == ["1" * 24 + ".json", f"{ended.id}.json"]
+    assert jobs.find(ended.id) == ended
+
+
+def test_a_disk_that_fails_keeps_jobs_from_being_created_and_none_from_being_done(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    begun, disk_is_full = threading.Event(), threading.Event()
+
+    def work(job: Job, documents: Path, advance: Any) -> dict[str, Any]:
+        begun.set()
+        assert disk_is_full.wait(10)
+        return {"kind": job.kind}
+
+    jobs = Jobs(folder, work)
+    jobs.start()
+    first, second = (jobs.create("erase", "store", caller="", owner="", given={}) for _ in range(2))
+    assert begun.wait(10)
+    folder.rename(tmp_path / "aside")
+    folder.write_text("where a folder can be made no more")
+    disk_is_full.set()
+    assert [_over(jobs, job).state for job in (first, second)] == ["done", "done"]
+    with pytest.raises(OSError):
+        jobs.create("erase", "store", caller="", owner="", given={})
+    jobs.close()
+
+
+def test_many_who_watch_a_job_hold_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than there are threads for routes that wait for the disk."""
+    jobs: Jobs = served.app.state.service.jobs
+    job = Job("5" * 24, "add", "store", "caller", "", {}, state="running")
+    monkeypatch.setitem(jobs._known, job.id, job)
+    key = {"authorization": f"Bearer {served.keys['operator']}"}
+    with ExitStack() as watching:
+        for _ in range(60):
+            client = watching.enter_context(closing(HTTPConnection(served.address.removeprefix("http://"))))
+            client.request("GET", f"/v1/silo/jobs/{job.id}", headers={**key, "accept": "text/event-stream"})
+            assert client.getresponse().status == 200
+        begun = time.monotonic()
+        with closing(HTTPConnection(served.address.removeprefix("http://"))) as client:
+            client.request("GET", "/v1/silo/stores", headers=key)
+            assert client.getresponse().status == 200
+        assert time.monotonic() - begun < 2

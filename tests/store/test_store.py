@@ -28,6 +28,7 @@ from silo.store.store import Store
 from silo.store.view import PROBES
 from silo.text.normalise import text_hash
 from silo.text.tokenizer import ByteTokenizer
+from tests.reliability.disk import fail_at, watched
 from tests.store.small import SmallEncoder, document, small_codec, small_store, tree
 
 TEXTS = [
@@ -412,3 +413,20 @@ def test_what_somebody_else_cleans_up_while_we_verify_is_no_damage(tmp_path: Pat
     opened = Store.open(store.root)
     left.write_bytes(bucket.read_bytes())
     assert opened.verify(advance=lambda *_: left.unlink(missing_ok=True)).problems == ()
+
+
+@pytest.mark.parametrize("number", [1, 4, 9, 16, 25])
+def test_an_open_store_begins_again_after_a_write_that_failed(tmp_path: Path, number: int) -> None:
+    store = small_store(tmp_path / "store")
+    store.add(DOCUMENTS[:4])
+    with watched(fail_at(number, "enospc")), pytest.raises(SiloError, match="no space left"):
+        store.erase(Selector(document="d1"), suppress=False)
+    with pytest.raises(SiloError, match="an earlier write"):
+        store.erase(Selector(document="d2"))
+    store.begin_again()
+    store.erase(Selector(document="d1"), suppress=False)
+    assert store.erase(Selector(document="d2")).failed_checks == []
+    assert [item.external_id for item in store.documents(Selector(source="test"))] == [
+        item.external_id for item in _rebuilt(tmp_path / "twin", [DOCUMENTS[0], DOCUMENTS[3]]).documents()
+    ]
+    assert store.verify().problems == ()

@@ -162,6 +162,22 @@ def test_documents_of_another_source_are_not_touched(store: Store, tmp_path: Pat
     assert len(_held(store)) == 5 and len(list(store.documents())) == 6
 
 
+@pytest.mark.parametrize("name", ["https://example.org/" + "x" * 300, "/etc/passwd", "../docs2/else.txt", "a\0b"])
+def test_a_name_that_is_no_path_below_the_folder_is_gone(store: Store, folder: Path, tmp_path: Path, name: str) -> None:
+    _write(tmp_path / "docs2", {"else.txt": "A file that lies beside the folder."})
+    store.add([document(name, "A record of the same source that no file ever held.", source="docs")])
+    assert _names(store.sync(folder).gone) == [name]
+
+
+def test_a_folder_that_is_named_by_the_way_up_has_its_own_name(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "notes")
+    for way in ("..", "../notes/.."):
+        done = store.sync(SourceRecipe("folder", (way,)))
+        assert (done.unchanged, done.added_items, done.gone) == (len(TEXTS), [], [])
+
+
 def test_a_file_that_may_not_be_stored_any_more_goes(store: Store, folder: Path) -> None:
     (folder / "robots.txt").write_text("User-agent: *\nDisallow: /notes/1.txt\n")
     (folder / "tdmrep.json").write_text(json.dumps([{"location": "/notes/1.txt", "tdm-reservation": 1}]))

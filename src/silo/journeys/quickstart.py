@@ -61,7 +61,10 @@ def fill_from_folder(
 
 def store_beside(folder: Path) -> Path:
     """Where the store of a folder goes if nobody says where."""
-    return folder.with_name(folder.name + ".silo")
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    if not named.name:
+        raise SiloError("usage", f"there is no place beside {folder}", "say where the store is to be")
+    return named.with_name(named.name + ".silo")
 
 
 def index_folder(

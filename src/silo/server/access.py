@@ -95,17 +95,9 @@ def create_key(
 ) -> tuple[Key, str]:
     """Add a key to a file, which is made if need be; the second value is the key itself, which nobody sees again."""
     secret = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    chosen = tuple(dict.fromkeys(_one_of(Role, role) for role in roles))
-    if not chosen:
-        raise SiloError("usage", f"a key needs a role: {', '.join(Role)}")
-    if (Role.owner in chosen) != bool(owner):
-        raise SiloError("usage", "the role owner and --owner belong together", "say whose documents the key is for")
-    if min(guard, max_tokens, texts) < 0:
-        raise SiloError("usage", "limits are not negative", "0 is no limit")
-    Policy.parse(policy)
     key = Key(
         id=secrets.token_hex(6),
-        roles=chosen,
+        roles=tuple(dict.fromkeys(_one_of(Role, role) for role in roles)),
         name=name,
         owner=owner,
         policy=policy,
@@ -116,10 +108,22 @@ def create_key(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sha256=_hash(secret),
     )
+    _require_sound(key)
     with exclusive(_lock_file(file)):
         known = read_keys(file) if file.exists() else ()
         _write_keys(file, (*known, key))
     return key, secret
+
+
+def _require_sound(key: Key) -> None:
+    """Refuse what would open more than was meant: an owner without a name would be everybody."""
+    if not key.roles:
+        raise SiloError("usage", f"a key needs a role: {', '.join(Role)}")
+    if (Role.owner in key.roles) != bool(key.owner):
+        raise SiloError("usage", "the role owner and --owner belong together", "say whose documents the key is for")
+    if min(key.guard, key.max_tokens, key.texts) < 0:
+        raise SiloError("usage", "limits are not negative", "0 is no limit")
+    Policy.parse(key.policy)
 
 
 def revoke_key(file: Path, wanted: str) -> Key:
@@ -145,17 +149,21 @@ def read_keys(file: Path) -> tuple[Key, ...]:
         raise SiloError("input-missing", f"there are no keys at {file}", "make one with `silo keys create`") from None
     except PermissionError:
         raise SiloError("input-unreadable", f"the keys at {file} are not for this user") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (SiloError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SiloError("keys-invalid", f"{file} is not as it was written: {error}"[:300]) from None
 
 
 def _read_key(item: Mapping[str, Any]) -> Key:
     key = Key(**item)
-    Policy.parse(key.policy)
+    for name, default in asdict(Key("", ())).items():
+        if name not in ("roles", "permissions") and type(getattr(key, name)) is not type(default):
+            raise ValueError(f"{name} is not of its kind")
     if len(key.sha256) != 64:
         raise ValueError("a hash is missing")
     permissions = tuple(Permission(name) for name in key.permissions)
-    return replace(key, roles=tuple(Role(name) for name in key.roles), permissions=permissions)
+    key = replace(key, roles=tuple(Role(name) for name in key.roles), permissions=permissions)
+    _require_sound(key)
+    return key
 
 
 def _write_keys(file: Path, keys: Iterable[Key]) -> None:
@@ -220,6 +228,5 @@ class KeyRing:
             except OSError:
                 seen = _ABSENT
             if seen != self._seen:
-                self._keys = ()
-                self._keys = read_keys(file)
-                self._seen = seen
+                self._keys, self._seen = (), None  # a file that is put back as it was is read again
+                self._keys, self._seen = read_keys(file), seen

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from silo import __version__
 from silo.errors import SiloError
-from silo.server.access import KeyRing, Role
+from silo.server.access import Key, KeyRing, Role
 from silo.server.attribution import Attributions
 from silo.server.config import ServerRecipe, is_loopback, require_servable
 from silo.server.engine import Engine
@@ -112,7 +112,7 @@ class _Route(APIRoute):
 
         async def checked(request: Request) -> Response:
             if roles:
-                caller = service_of(request).keys.find(request.headers.get("authorization"))
+                caller = _caller(request)
                 if caller is None:
                     raise Problem(401, "key-invalid", "this needs a key", hint="send Authorization: Bearer KEY")
                 if roles.isdisjoint(caller.roles):
@@ -121,6 +121,15 @@ class _Route(APIRoute):
             return await handle(_StrictRequest(request.scope, request.receive))
 
         return checked
+
+
+def _caller(request: Request) -> Key | None:
+    """Who is asking; where the keys cannot be read, that is for the log and not for whoever came without one."""
+    try:
+        return service_of(request).keys.find(request.headers.get("authorization"))
+    except SiloError as error:
+        _LOG.error("%s", error)
+        raise Problem(503, "keys-invalid", "keys cannot be checked now; the server's log says more") from None
 
 
 def build_app(recipe: ServerRecipe) -> FastAPI:
@@ -139,7 +148,7 @@ def build_app(recipe: ServerRecipe) -> FastAPI:
     )
     app = make_app()
     app.state.service = service
-    hosts = (*recipe.hosts, *(_LOCAL_NAMES if is_loopback(recipe.host) else ()))
+    hosts = (*map(str.lower, recipe.hosts), *(_LOCAL_NAMES if is_loopback(recipe.host) else ()))
     app.add_middleware(_Gate, service=service, hosts=frozenset(hosts))
     return app
 

@@ -24,7 +24,7 @@ from silo.store.store import Store
 _PER_TOKEN, _PER_SPAN = 8, 8
 _LISTED = 256
 _KEPT = 4096
-"""Documents named per token, per sentence and in all; answers that are kept."""
+"""Documents named per token, per sentence and in all; choices that are kept, of which a request may have many."""
 _LEAST_SHARE = 0.001
 """Of a sentence, for a document to be named there."""
 
@@ -148,12 +148,14 @@ class Attributions:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._kept: OrderedDict[str, tuple[float, str, list[KeptAttribution]]] = OrderedDict()
+        self._count = 0
         self._guard = Lock()
 
     def keep(self, name: str, caller: str, choices: Iterable[KeptAttribution]) -> None:
         """Remember those of an answer for a while."""
         with self._guard:
-            self._kept[name] = (self._clock() + self._seconds, caller, list(choices))
+            self._kept[name] = kept = (self._clock() + self._seconds, caller, list(choices))
+            self._count += len(kept[2])
             self._forget()
 
     def find(self, name: str, caller: str) -> list[KeptAttribution] | None:
@@ -165,5 +167,6 @@ class Attributions:
 
     def _forget(self) -> None:
         now = self._clock()
-        while self._kept and (next(iter(self._kept.values()))[0] < now or len(self._kept) > _KEPT):
-            self._kept.popitem(last=False)
+        while self._kept and (next(iter(self._kept.values()))[0] < now or self._count > _KEPT):
+            _, (_, _, choices) = self._kept.popitem(last=False)
+            self._count -= len(choices)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +33,8 @@ from silo.server.problems import Problem, naming
 from silo.store.policy import Policy
 
 _POLICY_PARAM = "silo.policy"
+_TOKEN_CHARACTERS = 64
+"""Characters of a token at most, more or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def plan_texts(
         raise _too_much("silo.neighbours", limits.neighbours)
     texts = []
     for at, prompt in enumerate(prompts):
-        ids = _tokens(model, prompt, limits)
+        ids = encode_prompt(model, prompt, limits)
         if conversation is not None:
             predictor, conversation = _read_passages(predictor, conversation, ids, asked_for=bool(options.method))
         for choice in range(wanted.n):
@@ -222,23 +224,31 @@ def _guard(model: ServedModel, options: SiloOptions, caller: Key) -> int | None:
     return min((tokens for tokens in (model.guard, caller.guard, options.guard) if tokens), default=None)
 
 
-def _tokens(model: ServedModel, prompt: str | Sequence[int], limits: Limits) -> NDArray[np.int64]:
+def encode_prompt(
+    model: ServedModel, prompt: str | Sequence[int], limits: Limits, param: str = "prompt"
+) -> NDArray[np.int64]:
+    """The ids of a text, which is refused where it is too long."""
     tokenizer = model.language_model.tokenizer
     if isinstance(prompt, str):
-        if len(prompt) > 64 * limits.prompt_tokens:
-            raise _too_long(limits)
+        refuse_long([prompt], limits, param)
         ids = tokenizer.encode([prompt])[0].astype(np.int64)
     else:
         ids = np.array(prompt, dtype=np.int64)
         if len(ids) and ids.max() >= tokenizer.vocabulary:
-            raise Problem(400, "usage", f"token ids are below {tokenizer.vocabulary}", param="prompt")
+            raise Problem(400, "usage", f"token ids are below {tokenizer.vocabulary}", param=param)
     if len(ids) > limits.prompt_tokens:
-        raise _too_long(limits)
+        raise _too_long(limits, param)
     return ids
 
 
-def _too_long(limits: Limits) -> Problem:
-    return Problem(400, "too-much", f"a prompt has at most {limits.prompt_tokens:,} tokens here", param="prompt")
+def refuse_long(texts: Iterable[str], limits: Limits, param: str) -> None:
+    """Refuse what has too many characters to be few enough tokens, before anybody cuts it into them."""
+    if sum(map(len, texts)) > _TOKEN_CHARACTERS * limits.prompt_tokens:
+        raise _too_long(limits, param)
+
+
+def _too_long(limits: Limits, param: str) -> Problem:
+    return Problem(400, "too-much", f"a {param} has at most {limits.prompt_tokens:,} tokens here", param=param)
 
 
 class Batch:

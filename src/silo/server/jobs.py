@@ -12,12 +12,14 @@ gives way to the end of the server too.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -37,9 +39,11 @@ _KEPT = 1000
 _SAVED_SECONDS = 2.0
 _NICENESS = 10
 """Of adding: it gets a tenth of a core for which a text competes, and all of one for which nobody does."""
+_LOOK_SECONDS = 0.05
 _FIRST = "erase"
 """The kind of jobs that others give way to."""
 _PASSING = ("documents", "salts", "copies", "rejected_documents")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +113,20 @@ class Jobs:
     _saved: float = 0.0
 
     def start(self) -> None:
-        """Take up what an earlier server left, oldest first."""
+        """Take up what an earlier server left, oldest first; documents that no job waits for go."""
+        self._known = {job.id: job for job in self._left()}
+        waiting = [job for job in self._known.values() if not job.is_over]
+        wanted = {self._documents(job) for job in waiting}
+        for file in (*self.folder.glob("*.jsonl"), *self.folder.glob("*.partial")):
+            if file not in wanted:
+                remove_file(file)
+        for job in waiting:
+            self._begin(replace(job, state="queued", resumed=True))
+
+    def _left(self) -> Iterator[Job]:
         for file in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-            try:
-                job = Job(**read_json(file))
-            except (OSError, ValueError, TypeError, RecursionError):
-                continue
-            self._known[job.id] = job
-            if not job.is_over:
-                self._begin(replace(job, state="queued", resumed=True))
+            with suppress(OSError, ValueError, TypeError, RecursionError):
+                yield Job(**read_json(file))
 
     def create(
         self, kind: str, store: str, *, caller: str, owner: str, given: Mapping[str, Any], lines: bytes = b""
@@ -139,16 +148,22 @@ class Jobs:
         """All that are known, the newest first."""
         return sorted(self._known.values(), key=lambda job: (job.created, job.id), reverse=True)
 
+    def waiting(self, caller: str) -> int:
+        """How many jobs that somebody began have no turn yet."""
+        with self._changed:
+            return sum(job.caller == caller for jobs in self._waiting.values() for job in jobs)
+
     def has_receipt(self, receipt: str, owner: str) -> bool:
         """Is this the receipt of an erasure that this owner asked for?"""
         jobs = list(self._known.values())
         return any(job.owner == owner and job.result and job.result.get("receipt") == receipt for job in jobs)
 
-    def wait(self, job: Job, seconds: float) -> Job:
-        """The job as it is once it has changed, or after so many seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._known[job.id] != job, seconds)
-            return self._known[job.id]
+    async def changed(self, job: Job, seconds: float) -> Job | None:
+        """The job once it has changed, or after so many seconds; None if it is forgotten. No thread waits for it."""
+        end = time.monotonic() + seconds
+        while (now := self._known.get(job.id)) == job and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_SECONDS)
+        return now
 
     def close(self) -> None:
         """Begin no more jobs. An erasure under way is finished; all others are there at the next start."""
@@ -214,25 +229,37 @@ class Jobs:
             failed = SiloError("internal", f"{type(error).__name__}")
             job = replace(job, state="failed", error=failed.as_json())
         self._save(replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds")))
-        remove_file(self._documents(job))
+        self._remove(self._documents(job))
 
     def _save(self, job: Job, *, lasting: bool = True) -> None:
-        """Note a job; how far it is goes to the disk every few seconds only."""
+        """Note a job; how far it is goes to the disk every few seconds only.
+
+        A disk that fails keeps a job from being created, and none that was from being done.
+        """
         now = time.monotonic()
         if lasting or now - self._saved > _SAVED_SECONDS:
             self._saved = now
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_private(self.folder / f"{job.id}.json", json.dumps(_lasting(job)).encode())
+            try:
+                write_private(self.folder / f"{job.id}.json", json.dumps(_lasting(job)).encode())
+            except (SiloError, OSError) as error:
+                if job.id not in self._known:
+                    raise
+                _LOG.warning("warning: a job's state is not on the disk: %s", error)
         with self._changed:
             self._known[job.id] = job
+            over = [item for item in self._known.values() if item.is_over]
+            old = over[: max(0, len(over) - _KEPT)]
+            for item in old:
+                del self._known[item.id]
             self._changed.notify_all()
-        self._forget_old()
+        for item in old:
+            self._remove(self.folder / f"{item.id}.json")
 
-    def _forget_old(self) -> None:
-        over = [job for job in self._known.values() if job.is_over]
-        for job in over[: max(0, len(over) - _KEPT)]:
-            del self._known[job.id]
-            remove_file(self.folder / f"{job.id}.json")
+    def _remove(self, file: Path) -> None:
+        try:
+            remove_file(file)
+        except (SiloError, OSError) as error:
+            _LOG.warning("warning: %s of a job is still there: %s", file, error)
 
     def _documents(self, job: Job) -> Path:
         return self.folder / f"{job.id}.jsonl"

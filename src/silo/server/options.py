@@ -116,7 +116,10 @@ def unkept(name: str) -> Problem:
 
 def header_options(headers: Mapping[str, str]) -> SiloOptions:
     """Options from headers such as `X-Silo-Policy`; unknown names are refused like wrong values."""
-    given = {name.removeprefix(HEADER): value for name, value in headers.items() if name.startswith(HEADER)}
+    named = [(name.removeprefix(HEADER), value) for name, value in headers.items() if name.startswith(HEADER)]
+    given = dict(named)
+    if len(given) < len(named):
+        raise Problem(400, "usage", f"a header {HEADER}... is given twice", hint="a proxy may have added one")
     try:
         return SiloOptions.model_validate_strings(given)
     except ValidationError as error:

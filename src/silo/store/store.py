@@ -276,6 +276,14 @@ class Store:
                 self.unfinished = error
                 _LOG.warning(_UNFINISHED, self.root, error)
 
+    def begin_again(self) -> None:
+        """Let an open store be written to after a write that failed: what opening it anew would do."""
+        if self.failed:
+            self._log = self._evidence = None
+            self.failed = False
+            self.recover()
+            self.refresh()
+
     def _has_left_overs(self, promise: Promise | None) -> bool:
         """Is there something to finish or to tidy up, or is somebody writing?"""
         paths = self.paths

@@ -25,6 +25,8 @@ _STOP = re.compile(r"(?<=[.!?])[\"'”’)\]`*_]*\s+(?=[\"'“‘(\[`*_]*[A-Z0-9
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:[A-Za-z]|e\.g|i\.e|cf|vs|etc|approx|ca|Dr|Mr|Mrs|Ms|Prof|St|No|Fig|Vol|Jr|Sr)\.$"
 )
+_LONGEST_ABBREVIATION = 12
+"""Characters that are looked at, and more than any has: a text of initials is not read again for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     for start, end in _between(text, _BLOCK, 0, len(text)):
         begin = start
         for first, last in _between(text, _STOP, start, end):
-            if last < end and _ABBREVIATION.search(text, begin, _stripped_end(text, first, last)):
+            stop = _stripped_end(text, first, last)
+            if last < end and _ABBREVIATION.search(text, max(begin, stop - _LONGEST_ABBREVIATION), stop):
                 continue
             yield from _cut(text, begin, last)
             begin = last

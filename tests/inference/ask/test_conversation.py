@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -90,3 +93,23 @@ def test_nobody_asks_where_no_user_speaks(store: Store) -> None:
     predictor = open_predictor(store.root.parent / "model", [store.root], method="ric", threads=1)
     conversation, _ = converse(store, Message("system", "The boat is blue."))
     assert conversation.read_by(predictor, 5) is None
+
+
+def test_a_conversation_of_many_turns_is_not_encoded_once_for_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, excerpts = converse(store, *(400 * EARLIER), Message("user", BOAT))
+    encode, encoded = conversation.encode, list[int]()
+
+    def counted(texts: Sequence[str] = (), left_out: int = 0) -> Any:
+        encoded.append(left_out)
+        return encode(texts, left_out)
+
+    monkeypatch.setattr(conversation, "encode", counted)
+    fitted = conversation.fit(excerpts, 200)
+    assert fitted is not None
+    assert len(encoded) < 20
+    texts = [item.text for item in excerpts]
+    first = next(ids for ids in (encode(texts, left_out) for left_out in range(380, 401)) if len(ids) <= 200)
+    assert fitted[0].tolist() == first.tolist()
+    assert len(encode(texts, 380)) > 200

@@ -6,6 +6,7 @@ context: earlier turns give way to what was found.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,17 @@ class Conversation:
         most = len(self._turns) - 1
         fewer_turns = [(left_out, len(excerpts)) for left_out in range(most)]
         fewer_excerpts = [(most, count) for count in range(len(excerpts), -1, -1)]
-        for left_out, count in [*fewer_turns, *fewer_excerpts]:
-            ids = self.encode([item.text for item in reversed(excerpts[:count])], left_out)
-            if len(ids) <= room:
-                return ids, excerpts[:count]
-        return None
+        ways = [*fewer_turns, *fewer_excerpts]
+
+        def prompt(way: tuple[int, int]) -> Tokens:
+            left_out, count = way
+            return self.encode([item.text for item in reversed(excerpts[:count])], left_out)
+
+        if len(whole := prompt(ways[0])) <= room:
+            return whole, excerpts
+        # each is shorter than the one before: a long conversation is not encoded once for every turn
+        fitting = bisect_left(ways, True, lo=1, key=lambda way: len(prompt(way)) <= room)
+        return (prompt(ways[fitting]), excerpts[: ways[fitting][1]]) if fitting < len(ways) else None
 
     def excerpts(self, retriever: Retriever) -> list[Excerpt]:
         """What the stores hold on the question now; nothing if that is too little."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ class Engine:
         self.storage = storage
         self._network = network
         self._threads = threads
-        self._lock = Lock()
+        self._lock = RLock()  # the collector may give a slot back in the midst of a pass, in the thread that makes it
         self._helpers: tuple[int, ThreadPoolExecutor] | None = None
         self._slots: dict[int, list[NDArray[np.float32]]] = {}
         self._free_pages: list[NDArray[np.float32]] = []

@@ -27,6 +27,8 @@ Storage = Literal["auto", "float32", "bf16", "fp16"]
 _STORED = {"float32": FLOAT32, "bf16": BF16, "fp16": FP16}
 _BITS: dict[str, Any] = {"float32": np.uint32, "bf16": np.uint16, "fp16": np.uint16}
 """Weights are moved as bits: what is not computed with cannot change."""
+_EXPONENTS = {"float32": 0x7F80_0000, "bf16": 0x7F80, "fp16": 0x7C00}
+"""Bits that are all set in what is no finite number."""
 _IN_FILE = {"F32": "float32", "BF16": "bf16", "F16": "fp16"}
 _SLICE_BYTES = 4 << 20
 _MOST_HEADER = 100_000_000
@@ -103,8 +105,8 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
     family = _FAMILIES.get(str(config.get("model_type")))
     if family is None:
         raise UnsupportedNetworkError(f"networks of the kind {config.get('model_type')} are not computed by it")
-    _refuse_unknown(config, family)
     try:
+        _refuse_unknown(config, family)
         heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
         key_heads = int(config.get("num_key_value_heads", family.key_heads) or heads)
         head_width = int(config.get("head_dim") or width // heads)
@@ -125,7 +127,9 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
             feed_bias=bool(config.get(family.feed_bias)),
             frequencies=_frequencies(config, family, head_width),
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+        if not np.isfinite(shape.frequencies).all():
+            raise ValueError("its positions turn by no number")
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UnsupportedNetworkError(f"its config.json is not understood: {error}") from error
     sizes = (shape.width, shape.layers, heads, key_heads, head_width, shape.feed_width, shape.vocabulary, shape.context)
     if min(sizes) < 1 or heads % key_heads:
@@ -147,9 +151,12 @@ def _refuse_unknown(config: Mapping[str, Any], family: _Family) -> None:
         raise UnsupportedNetworkError("layers of different attention are not computed by it")
 
 
+@np.errstate(all="ignore")
 def _frequencies(config: Mapping[str, Any], family: _Family, head_width: int) -> Float32s:
     """Rotary frequencies, as transformers makes them; none where no part of a head is turned."""
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        raise ValueError("positions that differ from layer to layer")
     kind = rope.get("rope_type", rope.get("type", "default"))
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", family.rotary_part))
@@ -297,6 +304,18 @@ def _encode(array: Float32s, kind: str) -> NDArray[Any]:
     return array.view(np.uint32)
 
 
+def _is_finite(bits: NDArray[Any], kind: str) -> bool:
+    exponent = _EXPONENTS[kind]
+    return not ((bits & exponent) == exponent).any()
+
+
+def _require_finite(name: str, bits: NDArray[Any], kind: str) -> None:
+    """Refuse what is no number: the loops, which look for the largest, would pass over it and answer all the same."""
+    if not _is_finite(bits, kind):
+        hint = "train or import the model again: its training may have diverged"
+        raise SiloError("not-a-model", f"{name} has weights that are not finite", hint)
+
+
 @dataclass(frozen=True, slots=True)
 class _Packer:
     """Puts tensors where the kernel wants them."""
@@ -361,8 +380,9 @@ class _Packer:
         tensor = self.tensors[name]
         kind = _IN_FILE[tensor.kind]
         for rows in _read_slices(tensor):
+            _require_finite(name, rows, kind)
             stored = rows if kind == self.storage else _encode(_decode(rows, kind), self.storage)
-            if self.storage == "fp16" and ((stored & 0x7C00) == 0x7C00).any():
+            if self.storage == "fp16" and not _is_finite(stored, "fp16"):
                 hint = "keep the weights as float32 or bf16"
                 raise SiloError("not-a-model", f"{name} has numbers that fp16 cannot hold", hint)
             pack_rows(stored, panels, first, turn, turns)
@@ -375,7 +395,9 @@ class _Packer:
         with tensor.file.open("rb") as stream:
             stream.seek(tensor.begin)
             kind = _IN_FILE[tensor.kind]
-            return _decode(_read_array(stream, (size,), _BITS[kind]), kind)
+            vector = _read_array(stream, (size,), _BITS[kind])
+        _require_finite(name, vector, kind)
+        return _decode(vector, kind)
 
     def _biases(self, names: Sequence[tuple[str, int]], outputs: int, given: bool) -> Float32s:
         biases = np.zeros((self.shape.layers, _padded(outputs)), dtype=np.float32)

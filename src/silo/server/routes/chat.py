@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
 from silo.inference.generate import Step
-from silo.server.generation import Text, Wanted, plan_texts
+from silo.server.generation import Text, Wanted, plan_texts, refuse_long
 from silo.server.models import ServedModel
 from silo.server.options import Body, GenerateRequest, header_options, unkept
 from silo.server.problems import Problem
@@ -105,6 +105,7 @@ async def create_chat(request: Request, body: ChatRequest) -> Response:
     if chat is None:
         raise Problem(400, "no-chat", f"{model.name} was not taught to chat", param="model", hint="use /v1/completions")
     given = [header_options(request.headers), *([body.silo] if body.silo else [])]
+    refuse_long((item.text for item in body.messages), service.limits, "messages")
 
     def plan() -> list[Text]:
         roles = {"developer": "system"}

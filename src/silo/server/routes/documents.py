@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -16,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -25,6 +25,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
+from silo.files import remove_file, write_private
 from silo.inference.predict import Predictor
 from silo.inference.session import Session
 from silo.progress import Advance
@@ -33,12 +34,14 @@ from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
+from silo.server.generation import encode_prompt
 from silo.server.jobs import WAITING, Job, give_way
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
 from silo.server.service import Service, caller_of, client_of, service_of
-from silo.sources import read_documents
+from silo.sources import plan, read_documents
+from silo.sources.reader.fields import text_id
 from silo.store.erasure.log import AuditLog
 from silo.store.erasure.receipt import check_receipt, parse_receipt, proves, read_receipt
 from silo.store.policy import Policy
@@ -49,9 +52,12 @@ from silo.store.usage import Statement, statements
 _PAGE = 100
 _MOST_LISTED = 1000
 _MOST_DOCUMENTS = 10_000
+_MOST_WAITING = 16
+"""Jobs of one caller that wait, from which on no documents are taken: they lie on the disk. Erasures always are."""
 _ACCEPT_SECONDS = 10.0
 _BUSY_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
+_SOURCE = "http"
 _FIELDS = ("id", "external_id", "source", "owner", "domain", "license", "url")
 _COLUMNS = ("tier", "license", "owner", "domain", "source")
 
@@ -213,20 +219,33 @@ async def add_documents(request: Request, body: AddRequest) -> Response:
     caller, service = caller_of(request), service_of(request)
     name, _ = service.store(body.store)
     forced = {} if caller.sees_all_owners else {"owner": caller.owner, "source": f"owner:{caller.owner}"}
-    lines = b"".join(json.dumps({**item, **forced}).encode() + b"\n" for item in body.documents)
+    lines = b"".join(_line({**item, **forced}) for item in body.documents)
     if body.dry_run:
-        return JSONResponse(await run_in_threadpool(_verdicts, lines))
+        return JSONResponse(await run_in_threadpool(_verdicts, service.jobs.folder, lines))
+    if service.jobs.waiting(caller.id) >= _MOST_WAITING:
+        raise Problem(429, "overloaded", f"{_MOST_WAITING} jobs of this key wait already", hint="wait for the others")
     job = await run_in_threadpool(_create_job, service, "add", name, caller, {}, lines)
     return JSONResponse(job.as_json(), status_code=202)
 
 
-def _verdicts(lines: bytes) -> dict[str, Any]:
-    """What would be held of documents if they were added: read as a job reads them, and forgotten."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "documents.jsonl"
-        file.write_bytes(lines)
-        unread: list[Quarantined] = []
+def _line(record: dict[str, Any]) -> bytes:
+    """A record as a line of JSON; one without an id is named by its text: sent again, it is the same."""
+    text = record.get("text")
+    unnamed = record.get("id") in (None, "") and isinstance(text, str)
+    return json.dumps({**record, "id": text_id(str(text))} if unnamed else record).encode() + b"\n"
+
+
+def _verdicts(folder: Path, lines: bytes) -> dict[str, Any]:
+    """What would be held of documents if they were added: read as a job reads them, and forgotten.
+
+    They lie where a server that was killed looks for documents that nobody waits for.
+    """
+    file, unread = folder / f"{secrets.token_hex(12)}.jsonl", list[Quarantined]()
+    try:
+        write_private(file, lines)
         judged = list(_read(file, unread))
+    finally:
+        remove_file(file)
     shown = ({name: value for name, value in item.as_json().items() if name not in ("text", "id")} for item in judged)
     return {"dry_run": True, "documents": list(shown), "quarantined": _unreadable(unread)}
 
@@ -249,7 +268,7 @@ async def erase_documents(request: Request, body: EraseRequest) -> Response:
     job = await run_in_threadpool(_create_job, service, "erase", name, caller, given)
     end = time.monotonic() + _ACCEPT_SECONDS
     while not job.is_over and job.stage != "accepted" and time.monotonic() < end:
-        job = await run_in_threadpool(service.jobs.wait, job, 0.5)
+        job = await service.jobs.changed(job, _LOOK_SECONDS) or job
     return JSONResponse(job.as_json(), status_code=202)
 
 
@@ -311,29 +330,28 @@ async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
     if not ids:
         raise Problem(404, "nothing-selected", "no document is meant")
     policy = Policy.parse(caller.policy)
-    tokens = model.language_model.tokenizer.encode([body.text])[0]
-    if not 0 < len(tokens) <= service.limits.prompt_tokens:
-        raise Problem(400, "too-much", f"a text has at most {service.limits.prompt_tokens:,} tokens", param="text")
+    tokens = await run_in_threadpool(encode_prompt, model, body.text, service.limits, "text")
     settings = model.settings(model.method)
     narrower = policy.narrowed(Policy.of(without=ids))
     with_them, without = (model.predictor(model.method, settings, item) for item in (policy, narrower))
     figures = {
-        "with": await _perplexity(service, client_of(request), with_them, body.text),
-        "without": await _perplexity(service, client_of(request), without, body.text),
+        "with": await _perplexity(request, with_them, body.text),
+        "without": await _perplexity(request, without, body.text),
     }
     return {"documents": len(ids), "tokens": len(tokens), "perplexity": figures}
 
 
-async def _perplexity(service: Service, client: str, predictor: Predictor, text: str) -> float:
+async def _perplexity(caller: Request, predictor: Predictor, text: str) -> float:
     """Scored in the engine, among the texts of others."""
+    engine = service_of(caller).engine
     events: asyncio.Queue[Any] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def deliver(item: Any) -> None:
         loop.call_soon_threadsafe(events.put_nowait, item)
 
-    request = EngineRequest(client, partial(Session(predictor).scoring, text), deliver)
-    service.engine.submit([request])
+    request = EngineRequest(client_of(caller), partial(Session(predictor).scoring, text), deliver)
+    engine.submit([request], most=caller_of(caller).texts or None)
     logs: list[float] = []
     try:
         while (event := await events.get()) is not END:
@@ -341,7 +359,7 @@ async def _perplexity(service: Service, client: str, predictor: Predictor, text:
                 raise event
             logs.append(event.log_probability or 0.0)
     finally:
-        service.engine.cancel(request)
+        engine.cancel(request)
     return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
 
 
@@ -394,6 +412,7 @@ class Worker:
         end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
+                store.begin_again()  # a disk that was full for one job may not be for the next
                 if job.kind == "add":
                     return give_way(lambda: _add(store, documents, advance))
                 return _erase(store, job, advance)
@@ -421,7 +440,10 @@ def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
 
 
 def _read(file: Path, unread: list[Quarantined]) -> Iterator[Document]:
-    return read_documents(SourceRecipe("jsonl", (str(file),), name="http"), file.parent, unread)
+    """The documents of a request; what is noted of them says nothing of the file that they lie in for a while."""
+    source = SourceRecipe("jsonl", (str(file),), name=_SOURCE)
+    parts = [replace(part, label=_SOURCE) for part in plan(source, file.parent)]
+    return read_documents(source, file.parent, unread, parts=parts)
 
 
 def _unreadable(unread: list[Quarantined]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from silo.server.jobs import Job
 from silo.server.problems import missing
@@ -39,6 +38,9 @@ async def _events(request: Request, job: Job) -> AsyncIterator[bytes]:
     jobs = service_of(request).jobs
     yield event(job.as_json())
     while not job.is_over and not await request.is_disconnected():
-        job = await run_in_threadpool(jobs.wait, job, _LOOK_SECONDS)
+        now = await jobs.changed(job, _LOOK_SECONDS)
+        if now is None:
+            break
+        job = now
         yield event(job.as_json())
     yield DONE

@@ -144,10 +144,15 @@ def _own_id(value: Any, longest: int) -> str:
 def _derived_id(text: str, where: str, *, from_text: bool) -> str:
     """A name for a record without one: by its text, or by its place."""
     if from_text and text:
-        return "text:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return text_id(text)
     if from_text or not where:
         raise SiloError("field-missing", "the record has no id")
     return where
+
+
+def text_id(text: str) -> str:
+    """A name for a record by its text."""
+    return "text:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def stated_licences(record: Mapping[str, Any], metadata: Mapping[str, Any], defaults: Defaults) -> tuple[Evidence, ...]:

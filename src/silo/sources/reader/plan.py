@@ -100,10 +100,11 @@ def _files(pattern: str, kind: str, base: Path) -> list[Path]:
 
 
 def expand_folders(recipe: SourceRecipe, base: Path) -> list[Path]:
-    """The directories the recipe's paths name."""
+    """The directories the recipe's paths name, under names of their own: `..` would be another one elsewhere."""
     paths: list[Path] = []
     for pattern in recipe.paths:
-        matched = [path for path in expand(pattern, base) if path.is_dir()]
+        found = (path for path in expand(pattern, base) if path.is_dir())
+        matched = [path.resolve() if path.name == ".." else path for path in found]
         if not matched:
             raise SiloError("recipe-value", f"{pattern} is a file, and kind '{recipe.kind}' reads a directory")
         paths.extend(matched)

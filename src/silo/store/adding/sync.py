@@ -10,6 +10,7 @@ not be stored any more is gone, with the reason.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,9 +140,14 @@ class _Unread:
         return False
 
     def _is_skipped(self, folder: Path, file: str) -> bool:
-        """Is the file there, and was not read?"""
-        path = folder / file
-        return f"{folder}/{file}" not in self._read and (path.is_symlink() or path.is_file())
+        """Is the file there, and was not read? What is no path below the folder never was a file of it."""
+        if f"{folder}/{file}" in self._read or file.startswith("/") or ".." in file.split("/"):
+            return False
+        try:
+            path = folder / file
+            return path.is_symlink() or path.is_file()
+        except OSError as error:
+            return error.errno != errno.ENAMETOOLONG
 
 
 def _beginnings(place: str, marks: str) -> Iterator[str]:
