@@ -227,7 +227,7 @@ class Document:
 
     def contains(self, text: str) -> bool:
         """Whether a text is part of it, white space and case aside."""
-        return _fold(text) in _fold(self.text)
+        return fold(text) in fold(self.text)
 
     def as_json(self) -> dict[str, Any]:
         """The record that lies in a shard: see docs/formats.md."""
@@ -275,7 +275,8 @@ def document_id(source: str, external_id: str) -> str:
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
 
 
-def _fold(text: str) -> str:
+def fold(text: str) -> str:
+    """A text as it is looked for: white space and case aside."""
     return " ".join(text.split()).casefold()
 
 
