@@ -3,7 +3,9 @@
 On disk, under the server's home: `jobs/ID.json` with what is to be done, by whom and how far it is, and beside it
 `jobs/ID.jsonl` with documents on their way into a store, which goes when the job ends. A job is noted there before
 anybody is told of it. One that was under way when the server stopped is begun again: adding passes over what is there
-already, erasing what is gone. One whose documents are lost is reported as failed.
+already, erasing what is gone. One whose documents are lost is reported as failed. Of a job that is over the disk names
+the documents that were refused, with the reason; not those that a store held then or before, and an erasure takes out
+those that it erases.
 
 Every store has a thread for its jobs, since it has one writer anyway. Erasures come first there: adding that is under
 way gives way to them where it next says how far it is, and goes on afterwards from what is in the store by then. It
@@ -33,7 +35,10 @@ _KEPT = 1000
 _SAVED_SECONDS = 2.0
 _FIRST = "erase"
 """The kind of jobs that others give way to."""
-_PASSING = ("documents", "salts", "copies", "rejected_documents")
+_PASSING = ("documents", "salts", "copies")
+_REFUSED = "rejected_documents"
+_HELD = ("suppressed", "other-record", "other-evidence", "contaminated-stored")
+"""Reasons to refuse a document that is or was in a store: its name is kept in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +196,18 @@ class Jobs:
         except Exception as error:  # whatever it is, the job says so and the next one begins
             failed = SiloError("internal", f"{type(error).__name__}")
             job = replace(job, state="failed", error=failed.as_json())
+        if job.kind == _FIRST and job.result:
+            self._forget_refused(frozenset(job.result.get("documents", ())))
         self._save(replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds")))
         remove_file(self._documents(job))
+
+    def _forget_refused(self, erased: frozenset[str]) -> None:
+        """Let no earlier job name documents that were erased: one that was refused may have come in since."""
+        for job in list(self._known.values()):
+            refused = (job.result or {}).get(_REFUSED, [])
+            if any(item["id"] in erased for item in refused):
+                left = [item for item in refused if item["id"] not in erased]
+                self._save(replace(job, result={**(job.result or {}), _REFUSED: left}))
 
     def _save(self, job: Job, *, lasting: bool = True) -> None:
         """Note a job; how far it is goes to the disk every few seconds only."""
@@ -221,4 +236,7 @@ def _lasting(job: Job) -> dict[str, Any]:
     if not job.is_over:
         return asdict(job)
     result = {name: value for name, value in (job.result or {}).items() if name not in _PASSING}
+    if _REFUSED in result:
+        nameless = {"id": "", "external_id": ""}
+        result[_REFUSED] = [item | nameless if item["reason"] in _HELD else item for item in result[_REFUSED]]
     return {**asdict(job), "input": {}, "result": result if job.result is not None else None}

@@ -2,15 +2,15 @@
 
 import { get, getText } from "./api.js";
 import { button, data, fill, h, table } from "./dom.js";
+import { keys } from "./keys.js";
 import { T } from "./texts.js";
 
 const O = T.operator;
 
 export async function open(place, world) {
   place.append(h("p", { class: "lead" }, O.lead));
-  const [jobs, keys, metrics, ...stats] = await Promise.all([
+  const [jobs, metrics, ...stats] = await Promise.all([
     get("/v1/silo/jobs"),
-    get("/v1/silo/keys"),
     getText("/metrics"),
     ...world.stores.map((item) => get("/v1/silo/stats", { store: item.store })),
   ]);
@@ -46,23 +46,7 @@ export async function open(place, world) {
           )
         : h("p", { class: "hint" }, O.jobs_none),
     ),
-    card(
-      O.keys,
-      keys.data.length
-        ? table(
-            O.keys,
-            O.key_heads,
-            keys.data.map((key) => [
-              data(key.name || key.id),
-              key.roles.join(", "),
-              data(key.owner || T.none),
-              key.permissions.join(", ") || T.none,
-              data(key.policy || T.none),
-              data(key.created),
-            ]),
-          )
-        : h("p", { class: "hint" }, O.keys_none),
-    ),
+    ...(await keys(world)),
     card(O.metrics, table(O.metrics, O.metric_heads, readMetrics(metrics))),
     ...world.stores.map((item) => log(item.store)),
   );

@@ -76,7 +76,7 @@ async function statement(world, store, owner) {
       { class: "card" },
       h("h2", {}, O.statement),
       bars(O.statement, O.heads, lines),
-      parts.every((part) => !part.requests) && h("p", { class: "hint" }, O.unused),
+      h("p", { class: "hint" }, parts.every((part) => !part.requests) && [O.unused, " "], O.tokens),
       h("div", { class: "row" }, button(O.csv, csv)),
     ),
     listed.data.length > 0 &&
