@@ -53,7 +53,7 @@ def test_from_a_text_to_a_receipt_and_no_trace_in_the_next_text(page: Any, serve
     page.get_by_text("1 document would go.").wait_for()
     page.get_by_role("button", name="Measure").click()
     page.get_by_text("Measured on 44 tokens.").wait_for()
-    page.get_by_label("Measure on", exact=True).select_option("own")
+    page.locator("select[name=on]").select_option("own")
     page.get_by_label("Text to measure on").fill("Tea is made with hot water.")
     page.get_by_role("button", name="Measure").click()
     page.get_by_text("Measured on 27 tokens.").wait_for()
@@ -150,7 +150,7 @@ def test_a_document_says_where_it_was_used(page: Any, server: Served) -> None:
     page.locator("aside .share", has_text="sea").first.wait_for()
     listed = server.client().get("/v1/silo/documents", params={"store": "store", "owner": "s"}).json()["data"]
     page.goto(f"{server.address}/#document?id={listed[0]['id']}")
-    page.get_by_text("In 1 answer, with").wait_for()
+    page.get_by_text("In 1 answer, of which").wait_for()
     card = page.locator("section", has=page.get_by_role("heading", name="Where it was used"))
     assert card.locator("tbody tr").count() == 1
 
@@ -173,7 +173,7 @@ def test_an_operator_makes_a_key_that_is_shown_once_and_takes_it_away(page: Any,
     page.get_by_role("button", name="Revoke for the sea").click()
     assert secret not in page.content()
     page.get_by_role("button", name="Really revoke?").click()
-    page.get_by_text("key-revoked").wait_for()
+    page.get_by_role("cell", name="revoked", exact=True).wait_for()
     assert page.get_by_role("button", name="Revoke for the sea").count() == 0
     assert server.client("", **mine).get("/v1/silo/me").status_code == 401
 

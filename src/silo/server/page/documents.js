@@ -1,7 +1,7 @@
 // Documents: search, "is my text in here?", one document with its evidence, and adding with the verdict first.
 
 import { findDocument, follow, get, post } from "./api.js";
-import { button, choose, data, field, fill, h, number, percent, table } from "./dom.js";
+import { button, choose, data, field, fill, h, number, percent, table, when } from "./dom.js";
 import { tierMark } from "./marks.js";
 import { licenseName, reasonName, T, TIER_MEANING, TIERS } from "./texts.js";
 
@@ -209,7 +209,7 @@ async function openOne(place, world, query) {
     place,
     h("p", {}, h("a", { href: "#documents" }, "‹ ", D.back)),
     h("h1", {}, data(found.external_id || found.id)),
-    h("p", { class: "verdict" }, tierMark(found.tier), " ", TIER_MEANING[found.tier]),
+    h("p", { class: "verdict" }, tierMark(found.tier), ": ", TIER_MEANING[found.tier]),
     h(
       "div",
       { class: "beside" },
@@ -255,10 +255,10 @@ function usesOf({ requests, tokens, last }) {
   const D = T.documents;
   if (!requests) return h("p", {}, D.uses_none);
   const line = (use) => [
-    data(`${use.time.replace("T", " ").slice(0, 19)} UTC`),
-    use.tokens,
-    Number(use.document_tokens.toFixed(1)),
+    when(use.time),
     percent(use.document_tokens / use.tokens),
+    Number(use.document_tokens.toFixed(1)),
+    use.tokens,
   ];
   return h(
     "div",

@@ -1,7 +1,7 @@
 // The operator's keys: which there are, making one (shown once), taking one away, and the log of both.
 
 import { get, post, remove } from "./api.js";
-import { button, choose, data, field, fill, h, table } from "./dom.js";
+import { button, choose, data, field, fill, h, table, when } from "./dom.js";
 import { T } from "./texts.js";
 
 const O = T.operator;
@@ -13,7 +13,7 @@ export async function keys(world) {
   const draw = async () => {
     const [known, noted] = await Promise.all([get("/v1/silo/keys"), get("/v1/silo/keys/log", { limit: 20 })]);
     fill(list, known.data.length ? keyTable(world, known.data, draw) : h("p", { class: "hint" }, O.keys_none));
-    fill(log, noted.data.length ? logTable(noted.data) : h("p", { class: "hint" }, O.key_log_none));
+    fill(log, noted.data.length ? logTable(noted.data, known.data) : h("p", { class: "hint" }, O.key_log_none));
     return known.data.length;
   };
   const hasKeys = await draw();
@@ -29,7 +29,7 @@ function keyTable(world, known, draw) {
     data(key.owner || T.none),
     key.permissions.join(", ") || T.none,
     data(key.policy || T.none),
-    data(key.created),
+    when(key.created),
     key.id === world.me.id ? T.none : revoker(world, key, draw),
   ]);
   return table(O.keys, O.key_heads, rows);
@@ -124,14 +124,16 @@ function shownOnce(made) {
   );
 }
 
-const logTable = (entries) =>
-  table(
-    O.key_log,
-    O.log_heads,
-    entries.map((item) => [
-      item.n,
-      data(item.kind),
-      data(item.hash.slice(0, 16), "code"),
-      data(JSON.stringify(item.content), "code"),
-    ]),
-  );
+function logTable(entries, known) {
+  const names = new Map(known.map((key) => [key.id, key.name || key.id]));
+  const line = ({ n, kind, hash, content }) => [
+    n,
+    when(content.time),
+    O.key_log_kinds[kind] ?? data(kind),
+    data(content.name || content.key),
+    content.roles.join(", "),
+    data(names.get(content.by) ?? content.by),
+    data(hash.slice(0, 16), "code"),
+  ];
+  return table(O.key_log, O.key_log_heads, entries.map(line));
+}

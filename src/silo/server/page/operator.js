@@ -1,7 +1,7 @@
 // The operator's view: stores, jobs, keys, numbers and the audit log.
 
 import { get, getText } from "./api.js";
-import { button, data, fill, h, table } from "./dom.js";
+import { button, data, fill, h, table, when } from "./dom.js";
 import { keys } from "./keys.js";
 import { T } from "./texts.js";
 
@@ -37,7 +37,7 @@ export async function open(place, world) {
             O.jobs,
             O.job_heads,
             jobs.data.map((job) => [
-              data(job.created),
+              when(job.created),
               data(job.kind),
               data(job.store),
               data(job.state),

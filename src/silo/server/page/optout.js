@@ -240,7 +240,8 @@ async function showReceipt(place, world, name, store, salts = {}) {
 // What this page finds out for itself, and what the server says.
 async function findings(world, receipt, store, salts = {}) {
   const fits = await signatureFits(receipt);
-  const listing = (receipt.models ?? []).filter((model) => model.listed);
+  const models = receipt.models ?? [];
+  const listing = models.filter((model) => model.listed);
   const named = Object.entries(salts);
   const speaks =
     named.length > 0 && (await Promise.all(named.map(([id, salt]) => speaksOf(receipt, id, salt)))).every(Boolean);
@@ -271,7 +272,7 @@ async function findings(world, receipt, store, salts = {}) {
       ),
     ),
     h("h3", {}, O.models),
-    h("p", {}, listing.length ? data(listing.map((model) => model.name).join(", ")) : O.models_none),
+    h("p", {}, listing.length ? data(listing.map((model) => model.name).join(", ")) : O.models_none(models.length)),
     h("h3", {}, O.covers),
     h(
       "ul",
