@@ -27,7 +27,7 @@ function keyTable(world, known, draw) {
     data(key.name || key.id),
     key.roles.join(", "),
     data(key.owner || T.none),
-    key.permissions.join(", ") || T.none,
+    key.roles.includes("operator") ? O.sees_all : key.permissions.map((name) => O.sees[name]).join(", ") || T.none,
     data(key.policy || T.none),
     when(key.created),
     key.id === world.me.id ? T.none : revoker(world, key, draw),

@@ -401,6 +401,8 @@ export const T = {
       owner: "owner: looks after their own documents",
       operator: "operator: may do everything",
     },
+    sees: { logprobs: "probabilities", text: "text of documents" },
+    sees_all: "everything",
     allow: { logprobs: "May see probabilities", text: "May see text of documents" },
     key_make: "Make the key",
     key_made: (name) => `The key of ${name}. Copy it now:`,

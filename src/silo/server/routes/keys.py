@@ -49,7 +49,7 @@ def remove_key(request: Request, key: str) -> dict[str, Any]:
     """Take away the key of an id; it opens nothing from the next request on. Nobody takes away their own."""
     file, caller = _file(request), caller_of(request)
     if key == caller.id:
-        raise Problem(409, "usage", "this is the key you are using", hint="take it away with another operator's key")
+        raise Problem(400, "usage", "this is the key you are using", hint="take it away with another operator's key")
     if key not in {item.id for item in service_of(request).keys.known()}:
         raise missing("key")
     return {"revoked": revoke_key(file, key, by=caller.id).as_json()}
@@ -69,5 +69,5 @@ def _file(request: Request) -> Path:
     file = service_of(request).keys.file
     if file is None:
         hint = "stop it, make a key with `silo keys create FILE`, and serve with --keys FILE"
-        raise Problem(409, "usage", "this server was started without keys", hint=hint)
+        raise Problem(400, "usage", "this server was started without keys", hint=hint)
     return file
