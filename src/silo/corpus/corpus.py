@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zstandard import ZstdError
+
 from silo.corpus.shards import Shard, read_lines
 from silo.errors import SiloError
 from silo.files import (
@@ -85,7 +87,10 @@ class Corpus:
 
     def _listed(self, folder: str) -> Iterator[dict[str, Any]]:
         for path in sorted((self.root / folder).glob("*.jsonl.zst")):
-            yield from map(json.loads, read_lines(path))
+            try:
+                yield from map(json.loads, read_lines(path))
+            except (OSError, ValueError, ZstdError, RecursionError):
+                raise SiloError("corpus-damaged", f"{path.name} cannot be read", "build the corpus again") from None
 
     def opted_out(self) -> frozenset[str]:
         """Ids of documents that must no longer be used."""

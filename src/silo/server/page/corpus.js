@@ -68,6 +68,7 @@ async function ofCorpus(name) {
   const first = ({ data: rows, total }) => total > rows.length && none(C.first(rows.length, total));
   return [
     h("p", { class: "verdict" }, C.built(found.counts)),
+    found.opted_out > 0 && h("p", {}, C.opted_out(found.opted_out)),
     charts(found),
     card(C.conflicts, C.conflicts_lead, corpusConflicts(found.conflicts.data), first(found.conflicts)),
     card(C.laundering, C.laundering_lead, launderingTable(found.laundering.data), first(found.laundering)),

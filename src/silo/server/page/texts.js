@@ -452,6 +452,7 @@ export const T = {
     built: (counts) =>
       `${counts.read.toLocaleString("en")} documents read: ${counts.accepted.toLocaleString("en")} taken in, ` +
       `${counts.rejected.toLocaleString("en")} left out, ${counts.quarantined.toLocaleString("en")} unreadable.`,
+    opted_out: (count) => `${documents(count)} opted out since: nothing is trained on them any more.`,
     first: (shown, total) => `The first ${shown.toLocaleString("en")} of ${total.toLocaleString("en")}.`,
   },
 };

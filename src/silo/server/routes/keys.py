@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from silo.server.access import Permission, Role, create_key, read_key_log, revoke_key
 from silo.server.options import Body
@@ -38,10 +37,9 @@ def list_keys(request: Request) -> dict[str, Any]:
     return {"data": [key.as_json() for key in service_of(request).keys.known()]}
 
 
-async def make_key(request: Request, body: KeyRequest) -> Response:
+def make_key(request: Request, body: KeyRequest) -> Response:
     """Make a key. The answer has it in `key`, and nobody sees it again."""
-    file, by = _file(request), caller_of(request).id
-    key, secret = await run_in_threadpool(lambda: create_key(file, **body.model_dump(), by=by))
+    key, secret = create_key(_file(request), **body.model_dump(), by=caller_of(request).id)
     return JSONResponse({"key": secret, **key.as_json()}, status_code=201)
 
 
