@@ -3,7 +3,7 @@
 import { findDocument, follow, get, post } from "./api.js";
 import { button, choose, data, field, fill, h, number, percent, table, when } from "./dom.js";
 import { tierMark } from "./marks.js";
-import { licenseName, reasonName, T, TIER_MEANING, TIERS } from "./texts.js";
+import { licenseName, methodName, reasonName, T, TIER_MEANING, TIERS } from "./texts.js";
 
 const PAGE = 50;
 const TEXT = 3000;
@@ -274,7 +274,7 @@ function evidenceOf(found) {
   const lines = found.evidence.map((item) => [
     data(item.asserted),
     data(item.where),
-    data(item.method),
+    data(methodName(item.method)),
     `${Math.round(100 * item.confidence)}%`,
     item.tier ? tierMark(item.tier) : data((item.denies ?? []).join(", ") || T.none),
   ]);

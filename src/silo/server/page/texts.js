@@ -38,6 +38,21 @@ const REASONS = {
 };
 export const reasonName = (reason) => REASONS[reason] ?? reason;
 
+// How a statement about a licence was read; others are shown as they are spelled.
+const METHODS = {
+  spdx: "a licence identifier",
+  name: "the name of a licence",
+  url: "the address of a licence",
+  "license-text": "the text of a licence",
+  header: "the head of a file",
+  classifier: "a package's classifier",
+  phrase: "words that name a licence",
+  loose: "words that may name a licence",
+  granting: "words that allow something",
+  unrecognised: "not understood",
+};
+export const methodName = (method) => METHODS[method] ?? method;
+
 export const T = {
   title: "silo",
   views: {
