@@ -166,14 +166,20 @@ def test_refusals_are_there_after_a_restart_without_names_of_what_is_stored(two:
         assert _refused(again) == [("mostly-masked", "masked"), ("other-record", "")]
 
 
-def test_an_erasure_takes_the_name_out_of_earlier_refusals(two: Served) -> None:
-    masked = {"id": "birch", "text": "[**NAME**] [**NAME**] [**NAME**] said", "license": "MIT"}
-    for record in (masked, {**masked, "text": "A birch is white."}):
+def test_a_document_that_comes_in_or_is_erased_is_named_by_no_refusal(two: Served) -> None:
+    def add(text: str) -> None:
+        record = {"id": "birch", "text": text, "license": "MIT"}
         _finish(two, two.client().post("/v1/silo/documents", json={"store": "songs", "documents": [record]}).json())
+
+    add("[**NAME**] [**NAME**] [**NAME**] said")
     assert ("mostly-masked", "birch") in _refused(two)
+    add("A birch is white.")
+    assert ("mostly-masked", "birch") not in _refused(two)
+    add("A birch is black.")
+    assert ("other-record", "birch") in _refused(two)
     erase = {"store": "songs", "document": "external:birch"}
     _finish(two, two.client().post("/v1/silo/erase", json=erase).json())
-    assert ("mostly-masked", "birch") not in _refused(two)
+    assert ("other-record", "birch") not in _refused(two)
     assert not any("birch" in file.read_text() for file in (two.place / "operating" / "jobs").iterdir())
 
 

@@ -148,12 +148,13 @@ def build_app(recipe: ServerRecipe) -> FastAPI:
     require_servable(recipe)
     ring = KeyRing(Path(recipe.keys) if recipe.keys else None)
     catalogue, metrics = Catalogue.open(recipe), Metrics()
+    worker = documents.Worker(catalogue)
     service = Service(
         catalogue,
         Engine(recipe.limits.slots, recipe.limits.queue, metrics.time),
         ring,
         Attributions(recipe.limits.attribution_seconds),
-        Jobs(Path(recipe.home) / "jobs", documents.Worker(catalogue).run),
+        Jobs(Path(recipe.home) / "jobs", worker.run, worker.holds),
         metrics,
         recipe.limits,
     )

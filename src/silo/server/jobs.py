@@ -4,8 +4,8 @@ On disk, under the server's home: `jobs/ID.json` with what is to be done, by who
 `jobs/ID.jsonl` with documents on their way into a store, which goes when the job ends. A job is noted there before
 anybody is told of it. One that was under way when the server stopped is begun again: adding passes over what is there
 already, erasing what is gone. One whose documents are lost is reported as failed. Of a job that is over the disk names
-the documents that were refused, with the reason; not those that a store held then or before, and an erasure takes out
-those that it erases.
+the documents that were refused, with the reason, as long as the store does not hold them; never those that it held then
+or before.
 
 Every store has a thread for its jobs, since it has one writer anyway. Erasures come first there: adding that is under
 way gives way to them where it next says how far it is, and goes on afterwards from what is in the store by then. It
@@ -72,6 +72,8 @@ class Job:
 
 Work = Callable[[Job, Path, Advance], dict[str, Any]]
 """Does a job; the path is where its documents lie."""
+Holds = Callable[[str, str], bool]
+"""Does a store, given by name, hold the document of an id?"""
 
 
 class _GivesWayError(Exception):
@@ -84,6 +86,7 @@ class Jobs:
 
     folder: Path
     work: Work
+    holds: Holds = lambda *_: False
     _known: dict[str, Job] = field(default_factory=dict)
     _waiting: dict[str, list[Job]] = field(default_factory=dict)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
@@ -196,18 +199,25 @@ class Jobs:
         except Exception as error:  # whatever it is, the job says so and the next one begins
             failed = SiloError("internal", f"{type(error).__name__}")
             job = replace(job, state="failed", error=failed.as_json())
-        if job.kind == _FIRST and job.result:
-            self._forget_refused(frozenset(job.result.get("documents", ())))
-        self._save(replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds")))
+        erased = frozenset((job.result or {}).get("documents", ()))
+        for other in [item for item in self._known.values() if item.store == job.store and item.is_over]:
+            if (kept := self._still_refused(other, erased)) != other:
+                self._save(kept)
+        ended = replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._save(self._still_refused(ended, erased))  # last: a job that is cut off before forgets again
         remove_file(self._documents(job))
 
-    def _forget_refused(self, erased: frozenset[str]) -> None:
-        """Let no earlier job name documents that were erased: one that was refused may have come in since."""
-        for job in list(self._known.values()):
-            refused = (job.result or {}).get(_REFUSED, [])
-            if any(item["id"] in erased for item in refused):
-                left = [item for item in refused if item["id"] not in erased]
-                self._save(replace(job, result={**(job.result or {}), _REFUSED: left}))
+    def _still_refused(self, job: Job, erased: frozenset[str]) -> Job:
+        """The job without the names of refused documents that have come in since, or were erased."""
+        refused = (job.result or {}).get(_REFUSED)
+        if not refused:
+            return job
+        left = [
+            item
+            for item in refused
+            if item["id"] not in erased and (item["reason"] in _HELD or not self.holds(job.store, item["id"]))
+        ]
+        return replace(job, result={**(job.result or {}), _REFUSED: left})
 
     def _save(self, job: Job, *, lasting: bool = True) -> None:
         """Note a job; how far it is goes to the disk every few seconds only."""

@@ -311,6 +311,13 @@ class Worker:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
+    def holds(self, store: str, document: str) -> bool:
+        """May this document be in a store that is served? It may where the store cannot be asked."""
+        try:
+            return store in self._catalogue.stores and self._catalogue.stores[store].holds(document)
+        except (SiloError, OSError):
+            return True
+
     def run(self, job: Job, documents: Path, advance: Advance) -> dict[str, Any]:
         """The result of a job. Adding waits for some time, an erasure for as long as it takes."""
         store = self._catalogue.stores.get(job.store)
