@@ -227,8 +227,7 @@ class Document:
 
     def contains(self, text: str) -> bool:
         """Whether a text is part of it, white space and case aside; white space alone is part of nothing."""
-        wanted = _fold(text)
-        return bool(wanted) and wanted in _fold(self.text)
+        return contains(self.text, text)
 
     def as_json(self) -> dict[str, Any]:
         """The record that lies in a shard: see docs/formats.md."""
@@ -276,7 +275,14 @@ def document_id(source: str, external_id: str) -> str:
     return hashlib.blake2b(key, digest_size=16, person=b"silo-document").hexdigest()
 
 
+def contains(text: str, part: str) -> bool:
+    """Whether a text is part of another, white space and case aside; white space alone is part of nothing."""
+    wanted = _fold(part)
+    return bool(wanted) and wanted in _fold(text)
+
+
 def _fold(text: str) -> str:
+    """A text as it is looked for: white space and case aside."""
     return " ".join(text.split()).casefold()
 
 

@@ -24,6 +24,8 @@ KEYS: dict[str, dict[str, Any]] = {
     "owner": {"roles": ["owner"], "owner": "f"},
     "reader": {"roles": ["reader"]},
 }
+WAIT_MS = 180_000
+"""How long the browser waits: the first text of all waits for compilers, on a machine that may be busy."""
 WATCH = """
 window.__violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.__violations.push(event.violatedDirective));
@@ -47,15 +49,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ]
     make_store(place / "store", model, documents()).close()
     make_store(place / "hostile", model, hostile).close()
+    (place / "validation.jsonl").write_text('{"text": "The quick brown fox jumps over the lazy dog."}\n')
+    stores = {name: str(place / name) for name in ("store", "hostile")}
     file = place / "keys.json"
     keys = {name: create_key(file, name=name, **facts)[1] for name, facts in KEYS.items()}
     recipe = ServerRecipe(
         models={
-            "tiny": ModelRecipe(str(model), (str(place / "store"),), method="ngram"),
-            "hostile": ModelRecipe(str(model), (str(place / "hostile"),), method="ngram"),
+            "tiny": ModelRecipe(
+                str(model), (stores["store"],), method="ngram", validation=str(place / "validation.jsonl")
+            ),
+            "hostile": ModelRecipe(str(model), (stores["hostile"],), method="ngram"),
+            "both": ModelRecipe(str(model), tuple(stores.values()), method="ngram"),
         },
         keys=str(file),
         home=str(place / "home"),
+        corpora=(str(place / "corpus"),),
         limits=Limits(),
     )
     with serving(recipe, place, keys) as running:
@@ -77,7 +85,7 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A page that must not break its own policy, run code of others, or stumble."""
     opened = browser.new_page(viewport={"width": 1200, "height": 800})
-    opened.set_default_timeout(60_000)
+    opened.set_default_timeout(WAIT_MS)
     opened.add_init_script(WATCH)
     wrong: list[str] = []
 
@@ -114,7 +122,7 @@ def write(page: Any, prompt: str, tokens: int = 24) -> None:
 
 def until(page: Any, holds: str, given: Any = None) -> None:
     """Wait for an expression to hold; the page's own policy forbids the browser to do that by itself."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + WAIT_MS / 1000
     while not page.evaluate(holds, given):
         assert time.monotonic() < end, holds
         page.wait_for_timeout(50)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 import unicodedata
 from typing import Any
 
 import pytest
 
-from tests.page.conftest import enter, until, write
+from tests.page.conftest import WAIT_MS, enter, until, write
 from tests.page.payloads import PAYLOADS
 from tests.server.conftest import Served
 
+_LOG = logging.getLogger(__name__)
 PROMPT = "Tea is made with hot"
 VIEWS = ("play", "documents", "optout", "owner", "operator", "corpus")
 LONGEST_FRAME_MS = 100
@@ -48,9 +51,14 @@ def test_from_a_text_to_a_receipt_and_no_trace_in_the_next_text(page: Any, serve
 
     page.goto(f"{server.address}/#optout?kind=document&value=external:tea&store=store")
     page.get_by_text("1 document would go.").wait_for()
+    page.get_by_role("button", name="Measure").click()
+    page.get_by_text("Measured on 44 tokens.").wait_for()
+    page.locator("select[name=on]").select_option("own")
     page.get_by_label("Text to measure on").fill("Tea is made with hot water.")
     page.get_by_role("button", name="Measure").click()
-    page.get_by_text("Without them perplexity is").wait_for()
+    page.get_by_text("Measured on 27 tokens.").wait_for()
+    with_them, without = (float(figure) for figure in page.locator(".priced b").all_inner_texts())
+    assert with_them < without
     _erase(page)
     receipt = page.locator(".receipt").inner_text()
     assert "The signature fits every word of the receipt." in receipt
@@ -110,6 +118,79 @@ def test_switches_make_the_policy_that_the_answer_keeps(page: Any, server: Serve
     write(page, "The quick brown")
     shares = page.locator("aside .bars").inner_text()
     assert "dog" in shares and "fox" not in shares
+
+
+def test_an_answer_uses_the_stores_that_are_switched_on(page: Any, server: Served) -> None:
+    enter(page, server)
+    page.goto(f"{server.address}/#play?prompt=The%20quick%20brown&model=both&tokens=24&off-store=store")
+    _write_again(page)
+    assert "fox" not in page.locator("aside .bars").inner_text()
+    page.locator("details:has(.stores)").evaluate("(fold) => (fold.open = true)")
+    page.get_by_role("switch", name="store", exact=True).check()
+    page.get_by_role("switch", name="hostile", exact=True).uncheck()
+    _write_again(page)
+    assert "fox" in page.locator("aside .bars").inner_text()
+    assert "off-store=hostile" in page.locator(".link a").get_attribute("href")
+    page.get_by_role("switch", name="store", exact=True).uncheck()
+    _write_again(page)
+    assert "All of this text came from the language model" in page.locator(".summary").inner_text()
+
+
+def _write_again(page: Any) -> None:
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.locator(".result .answer[aria-busy=false]").wait_for()
+    page.locator(".link a").wait_for()
+
+
+def test_a_document_says_where_it_was_used(page: Any, server: Served) -> None:
+    enter(page, server)
+    page.locator("details:has([name=ledger])").evaluate("(fold) => (fold.open = true)")
+    page.locator("[name=ledger]").check()
+    write(page, "The sea is wide and", tokens=12)
+    page.locator("aside .share", has_text="sea").first.wait_for()
+    listed = server.client().get("/v1/silo/documents", params={"store": "store", "owner": "s"}).json()["data"]
+    page.goto(f"{server.address}/#document?id={listed[0]['id']}")
+    page.get_by_text("In 1 answer, of which").wait_for()
+    card = page.locator("section", has=page.get_by_role("heading", name="Where it was used"))
+    assert card.locator("tbody tr").count() == 1
+
+
+def test_an_operator_makes_a_key_that_is_shown_once_and_takes_it_away(page: Any, server: Served) -> None:
+    enter(page, server, view="operator")
+    form = page.locator(".new-key")
+    form.get_by_label("Name").fill("for the sea")
+    form.get_by_label("Role").select_option("owner")
+    form.get_by_role("button", name="Make the key").click()
+    form.get_by_text("the role owner and --owner belong together").wait_for()
+    form.get_by_label("Owner", exact=False).last.fill("s")
+    form.get_by_role("button", name="Make the key").click()
+    secret = form.locator(".secret").inner_text()
+    mine = {"authorization": f"Bearer {secret}"}
+    assert server.client("", **mine).get("/v1/silo/me").json()["owner"] == "s"
+
+    page.goto(f"{server.address}/#documents")
+    page.goto(f"{server.address}/#operator")
+    page.get_by_role("button", name="Revoke for the sea").click()
+    assert secret not in page.content()
+    page.get_by_role("button", name="Really revoke?").click()
+    page.get_by_role("cell", name="revoked", exact=True).wait_for()
+    assert page.get_by_role("button", name="Revoke for the sea").count() == 0
+    assert server.client("", **mine).get("/v1/silo/me").status_code == 401
+
+
+def test_the_corpus_view_says_what_was_left_out_and_why(page: Any, server: Served) -> None:
+    masked = {"id": "masked letter", "text": "[**NAME**] [**NAME**] [**NAME**] said", "license": "MIT"}
+    server.client().post("/v1/silo/documents", json={"store": "store", "documents": [masked]})
+    enter(page, server, view="corpus")
+    page.get_by_text("No text is there under two licences.").wait_for()
+    end = time.monotonic() + WAIT_MS / 1000
+    while not page.get_by_text("masked letter").count():
+        assert time.monotonic() < end
+        page.reload()
+        page.locator(".bar").first.wait_for()
+    page.get_by_text("most of it is masked").wait_for()
+    page.get_by_label("Look at").select_option("corpus corpus")
+    page.get_by_text("30 documents read:").wait_for()
 
 
 def test_the_guard_shows_what_it_prevented(page: Any, server: Served) -> None:
@@ -219,7 +300,7 @@ def test_what_others_wrote_stays_text(page: Any, server: Served) -> None:
         until(page, "(name) => document.querySelector('h1')?.textContent === name", _visible(item["external_id"]))
     page.goto(f"{server.address}/#corpus")
     page.locator(".bar").first.wait_for()
-    _stores(page, "hostile")
+    page.get_by_label("Look at").select_option("store hostile")
     until(page, "document.querySelector('main')?.textContent.includes('__executed')")
 
 
@@ -284,20 +365,25 @@ def test_two_thousand_words_come_in_smoothly(browser: Any, page: Any, server: Se
     browser.start_tracing(page=page, categories=["toplevel", "devtools.timeline"])
     write(page, "Once")
     until(page, "document.querySelectorAll('.word').length === 2000")
-    trace = json.loads(browser.stop_tracing())["traceEvents"]
-    longest = max(_frame_ms(trace))
-    assert 0 < longest <= LONGEST_FRAME_MS
+    tasks = _main_thread_tasks(json.loads(browser.stop_tracing())["traceEvents"])
+    processor, wall = ([item[kind] / 1000 for item in tasks if kind in item] for kind in ("tdur", "dur"))
+    over = sum(milliseconds > LONGEST_FRAME_MS for milliseconds in wall)
+    spent = f"{sum(processor):.0f} ms of processor time, the longest {max(processor):.1f} ms"
+    _LOG.info("%d tasks: %s; by the clock %.1f ms, %d too long", len(tasks), spent, max(wall), over)
+    assert 0 < max(processor) <= LONGEST_FRAME_MS
 
 
-def _frame_ms(trace: list[dict[str, Any]]) -> list[float]:
-    """Processor time of the tasks of the page's main thread, which does not depend on how busy the machine is."""
+def _main_thread_tasks(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the page's main thread did, piece by piece: no frame is drawn while a piece is under way.
+
+    `dur` is by the clock; `tdur` is processor time, which does not depend on how busy the machine is.
+    """
     threads = {
         (item["pid"], item["tid"])
         for item in trace
         if item["name"] == "thread_name" and item["args"]["name"] == "CrRendererMain"
     }
-    tasks = [item for item in trace if item["name"].endswith("RunTask") and (item["pid"], item["tid"]) in threads]
-    return [item["tdur"] / 1000 for item in tasks if "tdur" in item]
+    return [item for item in trace if item["name"].endswith("RunTask") and (item["pid"], item["tid"]) in threads]
 
 
 def _long_stream() -> str:

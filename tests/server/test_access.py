@@ -11,7 +11,7 @@ import pytest
 
 from silo.cli import main
 from silo.errors import SiloError
-from silo.server.access import Key, KeyRing, Role, create_key, read_keys, revoke_key
+from silo.server.access import Key, KeyRing, Role, create_key, read_key_log, read_keys, revoke_key
 from silo.server.app import ENDPOINTS, Endpoint, build_app
 from silo.server.config import ModelRecipe, ServerRecipe, require_servable
 from tests.server.conftest import Served
@@ -215,3 +215,39 @@ def test_health_and_numbers(served: Served) -> None:
 
 def _number(metrics: str, name: str) -> float:
     return next((float(line.split()[1]) for line in metrics.splitlines() if line.startswith(f"{name} ")), 0.0)
+
+
+def test_an_operator_makes_and_takes_away_keys_by_the_rules_of_the_command(served: Served) -> None:
+    operator = served.client()
+    made = operator.post("/v1/silo/keys", json={"roles": ["owner"], "owner": "f", "name": "page", "texts": 2})
+    assert made.status_code == 201
+    secret, key = made.json()["key"], made.json()["id"]
+    assert secret not in (served.place / "keys.json").read_text()
+    assert next(item for item in operator.get("/v1/silo/keys").json()["data"] if item["id"] == key)["texts"] == 2
+    own = {"authorization": f"Bearer {secret}"}
+    assert served.client("", **own).get("/v1/silo/me").json()["owner"] == "f"
+
+    refused: list[dict[str, Any]] = [{"roles": ["owner"]}, {"roles": ["king"]}, {"roles": []}]
+    for wrong in (*refused, {"roles": ["reader"], "policy": "tier ~"}):
+        assert operator.post("/v1/silo/keys", json=wrong).status_code == 400
+    mine = operator.get("/v1/silo/me").json()["id"]
+    assert operator.delete(f"/v1/silo/keys/{mine}").status_code == 400
+    assert operator.delete("/v1/silo/keys/page").status_code == 404
+    assert operator.delete(f"/v1/silo/keys/{key}").json()["revoked"]["name"] == "page"
+    assert served.client("", **own).get("/v1/silo/me").status_code == 401
+
+    last, before = operator.get("/v1/silo/keys/log", params={"limit": 2}).json()["data"]
+    assert (last["kind"], before["kind"]) == ("key-revoked", "key-created")
+    assert last["content"]["key"] == before["content"]["key"] == key
+    assert last["content"]["by"] == mine
+    assert secret not in (served.place / "keys.log.jsonl").read_text()
+
+
+def test_the_command_line_notes_keys_in_the_same_log(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    key, _ = create_key(file, roles=["reader"], name="0" * 32)
+    revoke_key(file, key.id)
+    assert [(item.kind, item.content["by"]) for item in read_key_log(file)] == [
+        ("key-created", "command line"),
+        ("key-revoked", "command line"),
+    ]

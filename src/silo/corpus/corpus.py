@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silo.corpus.shards import Shard
+from zstandard import ZstdError
+
+from silo.corpus.shards import Shard, read_lines
 from silo.errors import SiloError
 from silo.files import (
     disk_errors,
@@ -65,6 +68,29 @@ class Corpus:
             for document in shard.documents():
                 if document.id not in opted_out:
                     yield document
+
+    def rejected(self) -> Iterator[dict[str, Any]]:
+        """The documents that the build left out, with the reason for each; no text."""
+        return self._listed("rejected")
+
+    def conflicts(self) -> Iterator[dict[str, Any]]:
+        """The documents that were taken though statements about their licence disagree, with both in words."""
+        return self._listed("conflicts")
+
+    def laundering(self) -> list[dict[str, Any]]:
+        """Texts that came under two licences: which document was kept, and which was dropped."""
+        try:
+            pairs: list[dict[str, Any]] = read_json(self.root / "laundering.json")
+        except (OSError, ValueError, RecursionError):
+            raise SiloError("corpus-damaged", "laundering.json cannot be read", "build the corpus again") from None
+        return pairs
+
+    def _listed(self, folder: str) -> Iterator[dict[str, Any]]:
+        for path in sorted((self.root / folder).glob("*.jsonl.zst")):
+            try:
+                yield from map(json.loads, read_lines(path))
+            except (OSError, ValueError, ZstdError, RecursionError):
+                raise SiloError("corpus-damaged", f"{path.name} cannot be read", "build the corpus again") from None
 
     def opted_out(self) -> frozenset[str]:
         """Ids of documents that must no longer be used."""

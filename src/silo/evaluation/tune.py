@@ -54,10 +54,11 @@ class Tuned:
 
 def validation_text(paths: Sequence[Path], tokenizer: Tokenizer, most: int) -> TokenStream:
     """The first tokens of some files. Settings chosen on a test split make its figures worthless: none is read."""
-    return first_tokens(merged_stream(_validation_texts(paths), tokenizer), most)
+    return first_tokens(merged_stream(validation_documents(paths), tokenizer), most)
 
 
-def _validation_texts(paths: Sequence[Path]) -> Iterator[str]:
+def validation_documents(paths: Sequence[Path]) -> Iterator[str]:
+    """The texts of some files, one by one; a test split is refused."""
     for path in paths:
         for record in read_scored([path]):
             if _TEST.search(path.name) or record.split.lower() == "test":

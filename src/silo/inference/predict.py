@@ -18,7 +18,7 @@ from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_counts, add_neighbours, component_weights, neighbour_weights
 from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading
-from silo.inference.settings import ORDERS, Features, Settings, level_column, level_weight, parse_method
+from silo.inference.settings import METHODS, ORDERS, Features, Settings, level_column, level_weight, parse_method
 from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
@@ -104,16 +104,17 @@ class Predictor:
         """For one text that grows token by token."""
         return Reader(self)
 
-    def with_options(self, method: frozenset[str], settings: Settings, policy: Policy) -> Predictor:
-        """The same model and stores, asked otherwise; a search that no store offers is refused."""
-        offered = {search for store in self.stores for search in store.config.searches}
-        for search in sorted(method):
-            if {"ric": "bm25"}.get(search, search) not in offered:
-                raise SiloError("search-missing", f"no store offers what the method {search} searches")
+    def with_options(
+        self, method: frozenset[str], settings: Settings, policy: Policy, stores: Sequence[Store] | None = None
+    ) -> Predictor:
+        """The same model and stores, or some of these, asked otherwise; a search that none offers is refused."""
+        chosen = self.stores if stores is None else tuple(stores)
+        if missing := sorted(method - offered_methods(chosen)):
+            raise SiloError("search-missing", f"no store offers what the method {missing[0]} searches")
         ric = RicContext(self.opened.context, settings.ric, self.tokenizer) if "ric" in method else None
         encoder = self.encoder if "knn" in method else None
         return Predictor(
-            self.opened, self.stores, method=method, settings=settings, policy=policy, encoder=encoder, context=ric
+            self.opened, chosen, method=method, settings=settings, policy=policy, encoder=encoder, context=ric
         )
 
     def with_context(self, context: ContextProvider) -> Predictor:
@@ -121,6 +122,12 @@ class Predictor:
         changed = self.with_options(self.method, self.settings, self.policy)
         changed.context = context
         return changed
+
+
+def offered_methods(stores: Sequence[Store]) -> frozenset[str]:
+    """The methods for which at least one of some stores has the search."""
+    offered = {search for store in stores for search in store.config.searches}
+    return frozenset(method for method in METHODS if {"ric": "bm25"}.get(method, method) in offered)
 
 
 def open_predictor(
@@ -145,8 +152,7 @@ def open_predictor(
     """
     open_stores = [open_store(Path(path)) for path in stores]
     require_fit(Path(model), open_stores)
-    offered = {search for store in open_stores for search in store.config.searches}
-    wanted = parse_method(method) if method else frozenset(offered & {"knn", "ngram"})
+    wanted = parse_method(method) if method else offered_methods(open_stores) & {"knn", "ngram"}
     if wanted and not open_stores:
         raise SiloError("usage", f"the method {'+'.join(sorted(wanted))} needs a store", "give one with --store")
     chosen = settings(wanted) if callable(settings) else settings or Settings()

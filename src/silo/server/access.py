@@ -2,7 +2,8 @@
 
 A key has 256 random bits and is shown once, when it is made; the file holds its SHA-256, which cannot be turned round.
 On disk: JSON, readable by its owner alone, with `format` and `keys`; see docs/formats.md. The file is read again when
-it changes, so that a key which is revoked opens nothing from the next request on.
+it changes, so that a key which is revoked opens nothing from the next request on. Beside it a log (`keys.log.jsonl` of
+`keys.json`) says which keys were made and taken away, when and by whom, each entry bound to the one before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +22,7 @@ from typing import Any
 
 from silo.errors import SiloError
 from silo.files import exclusive, write_private
+from silo.store.erasure.log import AuditLog, Entry
 from silo.store.policy import Policy
 
 FORMAT = "silo-keys-1"
@@ -28,6 +30,10 @@ _PREFIX = "silo-"
 _KEY_BYTES = 32
 _MOST_CHARACTERS = 200
 _ABSENT = ()
+_NAME_IN_LOG = 31
+"""Letters of a name: fewer than a document's id has, which no log takes."""
+COMMAND = "command line"
+"""Who asked, where it was no key."""
 
 
 class Role(StrEnum):
@@ -92,8 +98,12 @@ def create_key(
     permissions: Iterable[str] = (),
     max_tokens: int = 0,
     texts: int = 0,
+    by: str = COMMAND,
 ) -> tuple[Key, str]:
-    """Add a key to a file, which is made if need be; the second value is the key itself, which nobody sees again."""
+    """Add a key to a file, which is made if need be; the second value is the key itself, which nobody sees again.
+
+    `by` is the id of the key that asked for it. The log comes first: no key is in use that it does not know.
+    """
     secret = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     key = Key(
         id=secrets.token_hex(6),
@@ -111,6 +121,7 @@ def create_key(
     _require_sound(key)
     with exclusive(_lock_file(file)):
         known = read_keys(file) if file.exists() else ()
+        _note(file, "key-created", key, by)
         _write_keys(file, (*known, key))
     return key, secret
 
@@ -126,8 +137,8 @@ def _require_sound(key: Key) -> None:
     Policy.parse(key.policy)
 
 
-def revoke_key(file: Path, wanted: str) -> Key:
-    """Take out the key of an id or a name."""
+def revoke_key(file: Path, wanted: str, *, by: str = COMMAND) -> Key:
+    """Take out the key of an id or a name. The log comes last: what it says is revoked opens nothing any more."""
     with exclusive(_lock_file(file)):
         known = read_keys(file)
         meant = [key for key in known if wanted in (key.id, key.name)]
@@ -135,7 +146,19 @@ def revoke_key(file: Path, wanted: str) -> Key:
             hint = "`silo keys list` shows them" if not meant else "several have this name: give the id"
             raise SiloError("nothing-selected", f"{wanted} is not one key of {file}", hint)
         _write_keys(file, tuple(key for key in known if key is not meant[0]))
+        _note(file, "key-revoked", meant[0], by)
     return meant[0]
+
+
+def read_key_log(file: Path) -> Sequence[Entry]:
+    """Which keys of a file were made and taken away, oldest first; none before the first one that was logged."""
+    log = _log_file(file)
+    return AuditLog.open(log, read_only=True).entries if log.exists() else ()
+
+
+def _note(file: Path, kind: str, key: Key, by: str) -> None:
+    content = {"key": key.id, "name": key.name[:_NAME_IN_LOG], "roles": list(map(str, key.roles)), "by": by}
+    AuditLog.open(_log_file(file)).append(kind, {**content, "time": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
@@ -175,6 +198,10 @@ def _lock_file(file: Path) -> Path:
     return file.with_name(file.name + ".lock")
 
 
+def _log_file(file: Path) -> Path:
+    return file.with_name(file.stem + ".log.jsonl")
+
+
 def _one_of(kind: type[StrEnum], name: str) -> Any:
     try:
         return kind(name)
@@ -192,7 +219,7 @@ class KeyRing:
     """The keys of a server, as its file has them now; without a file everybody is `LOCAL`."""
 
     def __init__(self, file: Path | None) -> None:
-        self._file = file
+        self.file = file
         self._guard = Lock()
         self._seen: object = None
         self._keys: tuple[Key, ...] = ()
@@ -201,12 +228,12 @@ class KeyRing:
 
     def find(self, authorization: str | None) -> Key | None:
         """Who an `Authorization` header names; None for nobody. Takes the same time wherever a key differs."""
-        if self._file is None:
+        if self.file is None:
             return LOCAL
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret.isascii() or len(secret) > _MOST_CHARACTERS:
             return None
-        self._refresh(self._file)
+        self._refresh(self.file)
         digest, found = _hash(secret.strip()), None
         for key in self._keys:
             if hmac.compare_digest(key.sha256, digest):
@@ -215,8 +242,8 @@ class KeyRing:
 
     def known(self) -> tuple[Key, ...]:
         """All keys, as the file has them now."""
-        if self._file is not None:
-            self._refresh(self._file)
+        if self.file is not None:
+            self._refresh(self.file)
         return self._keys
 
     def _refresh(self, file: Path) -> None:

@@ -34,7 +34,20 @@ from silo.server.jobs import Jobs
 from silo.server.metrics import Metrics
 from silo.server.models import Catalogue
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
-from silo.server.routes import chat, completions, documents, jobs, page, system, tokens, tools
+from silo.server.routes import (
+    chat,
+    completions,
+    corpora,
+    documents,
+    jobs,
+    keys,
+    ledgers,
+    page,
+    price,
+    system,
+    tokens,
+    tools,
+)
 from silo.server.service import Service, service_of
 from silo.text.strict_json import parse_object
 
@@ -75,21 +88,28 @@ ENDPOINTS = (
     Endpoint("GET", "/tokenizer_info", tokens.tokenizer_info, READER),
     Endpoint("GET", "/v1/silo/attributions/{answer}", system.show_attribution, READER),
     Endpoint("GET", "/v1/silo/me", system.show_caller, ANY_KEY),
-    Endpoint("GET", "/v1/silo/keys", system.list_keys, OPERATOR),
+    Endpoint("GET", "/v1/silo/keys", keys.list_keys, OPERATOR),
+    Endpoint("POST", "/v1/silo/keys", keys.make_key, OPERATOR),
+    Endpoint("GET", "/v1/silo/keys/log", keys.show_key_log, OPERATOR),
+    Endpoint("DELETE", "/v1/silo/keys/{key}", keys.remove_key, OPERATOR),
     Endpoint("GET", "/v1/silo/stores", documents.list_stores, ANY_KEY),
     Endpoint("GET", "/v1/silo/stats", documents.show_stats, OPERATOR),
     Endpoint("GET", "/v1/silo/contents", documents.show_contents, OWNER),
+    Endpoint("GET", "/v1/silo/same-texts", documents.list_same_texts, OPERATOR),
     Endpoint("GET", "/v1/silo/log", documents.show_log, OPERATOR),
+    Endpoint("GET", "/v1/silo/corpora", corpora.list_corpora, OPERATOR),
+    Endpoint("GET", "/v1/silo/corpora/{corpus}", corpora.show_corpus, OPERATOR),
     Endpoint("GET", "/v1/silo/digest", documents.show_digest, ANY_KEY),
     Endpoint("GET", "/v1/silo/documents", documents.list_documents, OWNER),
     Endpoint("POST", "/v1/silo/documents", documents.add_documents, OWNER),
     Endpoint("POST", "/v1/silo/documents/find", documents.find_text, OWNER),
     Endpoint("GET", "/v1/silo/documents/{document}", documents.show_document, OWNER),
+    Endpoint("GET", "/v1/silo/documents/{document}/uses", ledgers.show_document_uses, OWNER),
     Endpoint("POST", "/v1/silo/erase", documents.erase_documents, OWNER),
     Endpoint("GET", "/v1/silo/receipts/{receipt}", documents.show_receipt, OWNER),
     Endpoint("POST", "/v1/silo/receipts/verify", documents.verify_receipt, ANY_KEY),
-    Endpoint("GET", "/v1/silo/credits", documents.show_credits, OWNER),
-    Endpoint("POST", "/v1/silo/opt-out-price", documents.price_opt_out, OWNER),
+    Endpoint("GET", "/v1/silo/credits", ledgers.show_credits, OWNER),
+    Endpoint("POST", "/v1/silo/opt-out-price", price.price_opt_out, OWNER),
     Endpoint("GET", "/v1/silo/jobs", jobs.list_jobs, OWNER),
     Endpoint("GET", "/v1/silo/jobs/{job}", jobs.show_job, OWNER),
     Endpoint("POST", "/mcp", tools.call_tools, READER),
@@ -135,14 +155,15 @@ def _caller(request: Request) -> Key | None:
 def build_app(recipe: ServerRecipe) -> FastAPI:
     """Open everything that a recipe names and put it behind the routes; the engine runs while the application does."""
     require_servable(recipe)
-    keys = KeyRing(Path(recipe.keys) if recipe.keys else None)
+    ring = KeyRing(Path(recipe.keys) if recipe.keys else None)
     catalogue, metrics = Catalogue.open(recipe), Metrics()
+    worker = documents.Worker(catalogue)
     service = Service(
         catalogue,
         Engine(recipe.limits.slots, recipe.limits.queue, metrics.time),
-        keys,
+        ring,
         Attributions(recipe.limits.attribution_seconds),
-        Jobs(Path(recipe.home) / "jobs", documents.Worker(catalogue).run),
+        Jobs(Path(recipe.home) / "jobs", worker.run, worker.holds),
         metrics,
         recipe.limits,
     )

@@ -43,6 +43,7 @@ class ModelRecipe:
     """A model under a name: its stores, and how they are read where a request does not say.
 
     `policy` and `guard` bound every request: it may be stricter and never more generous. A guard of 0 is none.
+    `validation` is a file of text that no store of the model holds: on it the price of an opt-out is measured.
     """
 
     model: str
@@ -52,6 +53,7 @@ class ModelRecipe:
     policy: str = ""
     guard: int = 0
     encoder: str = ""
+    validation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class ServerRecipe:
     """Everything `silo serve` needs to know. Paths are relative to the file.
 
     `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs;
-    `threads` is how many cores the networks may use, all at 0.
+    `threads` is how many cores the networks may use, all at 0; `corpora` are for the operator to look at.
     """
 
     models: dict[str, ModelRecipe] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class ServerRecipe:
     keys: str = ""
     home: str = "silo-home"
     hosts: tuple[str, ...] = ()
+    corpora: tuple[str, ...] = ()
     threads: int = 0
     limits: Limits = field(default_factory=Limits)
 
@@ -86,10 +89,17 @@ def read_config(path: Path) -> ServerRecipe:
             model=absolute(item.model),
             stores=tuple(map(absolute, item.stores)),
             encoder=absolute(item.encoder),
+            validation=absolute(item.validation),
         )
         for name, item in recipe.models.items()
     }
-    return replace(recipe, models=models, keys=absolute(recipe.keys), home=absolute(recipe.home))
+    return replace(
+        recipe,
+        models=models,
+        keys=absolute(recipe.keys),
+        home=absolute(recipe.home),
+        corpora=tuple(map(absolute, recipe.corpora)),
+    )
 
 
 def add_model(recipe: ServerRecipe, model: str, stores: Sequence[str]) -> ServerRecipe:

@@ -19,7 +19,7 @@ from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
 from silo.inference.asking.asks import Asking
 from silo.inference.generate import GenerateOptions, Step, TokenScore
-from silo.inference.predict import Predictor
+from silo.inference.predict import Predictor, offered_methods
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
 from silo.server.access import Key, Permission
@@ -31,6 +31,7 @@ from silo.server.models import ServedModel
 from silo.server.options import SiloOptions
 from silo.server.problems import Problem, naming
 from silo.store.policy import Policy
+from silo.store.store import Store
 
 _POLICY_PARAM = "silo.policy"
 _TOKEN_CHARACTERS = 64
@@ -118,7 +119,7 @@ def plan_texts(
     _check_limits(wanted, len(prompts), caller, limits)
     options = _merge(given)
     default = model.method if conversation is None else model.chat_method
-    predictor = _predictor(model, options, [item.policy for item in given if item.policy], caller, limits, default)
+    predictor = _predictor(model, options, given, caller, limits, default)
     guard = _guard(model, options, caller)
     if options.neighbours and not caller.may(Permission.text):
         raise Problem(403, "not-permitted", "this key may not see text of the stores", param="silo.neighbours")
@@ -199,24 +200,34 @@ def _merge(given: Sequence[SiloOptions]) -> SiloOptions:
 def _predictor(
     model: ServedModel,
     options: SiloOptions,
-    policies: Sequence[str],
+    given: Sequence[SiloOptions],
     caller: Key,
     limits: Limits,
     default: frozenset[str],
 ) -> Predictor:
     policy = Policy.parse(caller.policy)
     with naming(_POLICY_PARAM):
-        for text in policies:
+        for text in filter(None, (item.policy for item in given)):
             policy = policy.narrowed(Policy.parse(text))
+    stores = _stores(model, given)
     with naming("silo.method"):
-        method = parse_method(options.method) if options.method else default
+        method = parse_method(options.method) if options.method else default & offered_methods(stores) or default
     if options.k is not None and options.k > limits.k:
         raise _too_much("silo.k", limits.k)
     with naming("silo.settings"):
         settings = model.settings(method, options.settings or "")
         settings = settings.with_values(lam=options.lam, k=options.k, tau=options.tau, probes=options.probes)
     with naming("silo.method"):
-        return model.predictor(method, settings, policy)
+        return model.predictor(method, settings, policy, stores)
+
+
+def _stores(model: ServedModel, given: Sequence[SiloOptions]) -> tuple[Store, ...]:
+    """The stores that headers and body both name; all of the model's where neither names any."""
+    named = [model.choose_stores(item.stores) for item in given if item.stores is not None]
+    chosen = tuple(store for store in model.stores if all(store in stores for stores in named))
+    if named and not chosen:
+        raise Problem(400, "usage", "headers and body name no store in common", param="silo.stores")
+    return chosen
 
 
 def _guard(model: ServedModel, options: SiloOptions, caller: Key) -> int | None:

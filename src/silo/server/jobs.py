@@ -3,7 +3,9 @@
 On disk, under the server's home: `jobs/ID.json` with what is to be done, by whom and how far it is, and beside it
 `jobs/ID.jsonl` with documents on their way into a store, which goes when the job ends. A job is noted there before
 anybody is told of it. One that was under way when the server stopped is begun again: adding passes over what is there
-already, erasing what is gone. One whose documents are lost is reported as failed.
+already, erasing what is gone. One whose documents are lost is reported as failed. Of a job that is over the disk names
+the documents that were refused, with the reason, as long as the store does not hold them; never those that it held then
+or before.
 
 Every store has a thread for its jobs, since it has one writer anyway. Erasures come first there: adding that is under
 way gives way to them where it next says how far it is, and goes on afterwards from what is in the store by then. It
@@ -42,7 +44,10 @@ _NICENESS = 10
 _LOOK_SECONDS = 0.05
 _FIRST = "erase"
 """The kind of jobs that others give way to."""
-_PASSING = ("documents", "salts", "copies", "rejected_documents")
+_PASSING = ("documents", "salts", "copies")
+_REFUSED = "rejected_documents"
+_HELD = ("suppressed", "other-record", "other-evidence", "contaminated-stored")
+"""Reasons to refuse a document that is or was in a store: its name is kept in memory only."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -93,6 +98,8 @@ def _step_back() -> None:
 
 Work = Callable[[Job, Path, Advance], dict[str, Any]]
 """Does a job; the path is where its documents lie."""
+Holds = Callable[[str, str], bool]
+"""Does a store, given by name, hold the document of an id?"""
 
 
 class _GivesWayError(Exception):
@@ -105,6 +112,7 @@ class Jobs:
 
     folder: Path
     work: Work
+    holds: Holds = lambda *_: False
     _known: dict[str, Job] = field(default_factory=dict)
     _waiting: dict[str, list[Job]] = field(default_factory=dict)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
@@ -228,8 +236,25 @@ class Jobs:
         except Exception as error:  # whatever it is, the job says so and the next one begins
             failed = SiloError("internal", f"{type(error).__name__}")
             job = replace(job, state="failed", error=failed.as_json())
-        self._save(replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds")))
+        erased = frozenset((job.result or {}).get("documents", ()))
+        for other in [item for item in self._known.values() if item.store == job.store and item.is_over]:
+            if (kept := self._still_refused(other, erased)) != other:
+                self._save(kept)
+        ended = replace(job, ended=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._save(self._still_refused(ended, erased))  # last: a job that is cut off before forgets again
         self._remove(self._documents(job))
+
+    def _still_refused(self, job: Job, erased: frozenset[str]) -> Job:
+        """The job without the names of refused documents that have come in since, or were erased."""
+        refused = (job.result or {}).get(_REFUSED)
+        if not refused:
+            return job
+        left = [
+            item
+            for item in refused
+            if item["id"] not in erased and (item["reason"] in _HELD or not self.holds(job.store, item["id"]))
+        ]
+        return replace(job, result={**(job.result or {}), _REFUSED: left})
 
     def _save(self, job: Job, *, lasting: bool = True) -> None:
         """Note a job; how far it is goes to the disk every few seconds only.
@@ -270,4 +295,7 @@ def _lasting(job: Job) -> dict[str, Any]:
     if not job.is_over:
         return asdict(job)
     result = {name: value for name, value in (job.result or {}).items() if name not in _PASSING}
+    if _REFUSED in result:
+        nameless = {"id": "", "external_id": ""}
+        result[_REFUSED] = [item | nameless if item["reason"] in _HELD else item for item in result[_REFUSED]]
     return {**asdict(job), "input": {}, "result": result if job.result is not None else None}

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
-from silo.files import fingerprint
+from silo.evaluation.tune import validation_documents
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.session import Session
 from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
+from silo.server.problems import Problem
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.text.chat import ChatFormat
+from silo.text.tokenizer import Tokenizer
+
+_DOCUMENTS = 64
+_DOCUMENT_TOKENS = 256
+_VALIDATION_TOKENS = 1024
+"""Of each validation document, and of all of them: two passes take seconds, not minutes."""
 
 _WARM_CHARACTERS, _WARM_TOKENS = 200, 4
 """Of a document and of what is written after it, which takes every kind of search there is."""
@@ -31,6 +43,7 @@ class ServedModel:
         self.created = int(time.time())
         self.guard = recipe.guard
         self._home, self._settings = home, recipe.settings
+        texts = list(islice(validation_documents([Path(recipe.validation)]), _DOCUMENTS)) if recipe.validation else []
         every = open_predictor(
             recipe.model,
             recipe.stores,
@@ -42,6 +55,8 @@ class ServedModel:
         self.method = parse_method(recipe.method) if recipe.method else every.method
         finds_passages = any("bm25" in store.config.searches for store in every.stores)
         self.chat_method = self.method | {"ric"} if finds_passages and not recipe.method else self.method
+        self.validation = _first_tokens(texts, every.tokenizer)
+        """Text that the stores do not hold, in pieces, for the price of an opt-out."""
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -59,9 +74,22 @@ class ServedModel:
         """Names of settings that a request may ask for."""
         return Settings.saved(self._home)
 
-    def predictor(self, method: frozenset[str], settings: Settings, policy: Policy) -> Predictor:
-        """The model and its stores, asked in one way; the policy can only narrow what is served."""
-        return self._every.with_options(method, settings, self._every.policy.narrowed(policy))
+    def predictor(
+        self, method: frozenset[str], settings: Settings, policy: Policy, stores: Sequence[Store] | None = None
+    ) -> Predictor:
+        """The model and its stores, or some of them, asked in one way; the policy can only narrow what is served."""
+        return self._every.with_options(method, settings, self._every.policy.narrowed(policy), stores)
+
+    def choose_stores(self, names: Iterable[str], *, param: str = "silo.stores") -> tuple[Store, ...]:
+        """Some of the model's stores, by name."""
+        known = {store.root.absolute().name: store for store in self.stores}
+        wanted = set(names)
+        if unknown := sorted(wanted - known.keys()):
+            hint = f"it reads {', '.join(known)}" if known else "it reads none"
+            raise Problem(
+                404, "store-not-found", f"{self.name} reads no store '{unknown[0][:80]}'", param=param, hint=hint
+            )
+        return tuple(store for name, store in known.items() if name in wanted)
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -82,11 +110,6 @@ class ServedModel:
         """Everything that is open, under the policy of the configuration."""
         return self._every
 
-    def digest(self) -> str:
-        """Names what all stores hold at this moment, for `system_fingerprint`; of one store it is the store's own."""
-        digests = [store.digest() for store in self.stores]
-        return digests[0] if len(digests) == 1 else fingerprint(digests)
-
     def use_encoder(self, store: Store) -> None:
         """Let documents be added to a store; the network of torch is loaded for that, if it is not yet."""
         from silo.lm.encode import DocumentEncoder
@@ -96,17 +119,33 @@ class ServedModel:
         store.use(DocumentEncoder(model, key))
 
 
+def _first_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[NDArray[np.int64], ...]:
+    """The beginnings of some documents, as many as there is room for."""
+    pieces: list[NDArray[np.int64]] = []
+    left = _VALIDATION_TOKENS
+    for text in texts:
+        start = text[: 64 * _DOCUMENT_TOKENS]
+        piece = tokenizer.encode([start])[0][: min(left, _DOCUMENT_TOKENS)].astype(np.int64)
+        left -= len(piece)
+        pieces += [piece] if len(piece) else []
+    return tuple(pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All models and stores of a server, by name."""
+    """All models, stores and corpora of a server, by name."""
 
     models: Mapping[str, ServedModel]
     stores: Mapping[str, Store]
+    corpora: Mapping[str, Corpus]
 
     @classmethod
     def open(cls, recipe: ServerRecipe) -> Catalogue:
-        """Open everything; two stores of one name are refused."""
+        """Open everything; two stores or corpora of one name are refused."""
         home = Path(recipe.home)
+        corpora = {Path(path).absolute().name: Corpus.open(Path(path)) for path in recipe.corpora}
+        if len(corpora) < len(recipe.corpora):
+            raise SiloError("usage", "two corpora have the same name", "give one another folder name")
         models = {name: ServedModel(name, item, home, recipe.threads) for name, item in recipe.models.items()}
         stores: dict[str, Store] = {}
         for model in models.values():
@@ -114,7 +153,7 @@ class Catalogue:
                 known = stores.setdefault(store.root.absolute().name, store)
                 if known.root.absolute() != store.root.absolute():
                     raise SiloError("usage", f"two stores are called {known.root.name}", "give one another folder name")
-        return cls(models, stores)
+        return cls(models, stores, corpora)
 
     def let_add(self, store: Store) -> None:
         """Have a store know the model that encodes its documents."""

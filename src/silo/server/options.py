@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from silo.server.problems import Problem
 
 HEADER = "x-silo-"
 _SEEDS = 2**63
 Ids = list[Annotated[int, Field(ge=0, lt=2**32)]]
+
+
+def _split(given: Any) -> Any:
+    """Names in a header are joined by commas."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
 
 
 class Body(BaseModel):
@@ -29,6 +34,9 @@ class SiloOptions(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
+    stores: Annotated[list[str], BeforeValidator(_split)] | None = Field(
+        None, min_length=1, max_length=1000, description="those of the model's stores to read; all without it"
+    )
     method: str | None = Field(None, max_length=100, description="lm, or knn, ngram and ric joined by +")
     settings: str | None = Field(None, max_length=100, description="settings saved by `silo store tune`")
     policy: str | None = Field(None, max_length=2000, description="narrows what the server and the key allow")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from silo.files import fingerprint
 from silo.inference.generate import Step, TokenScore
 from silo.server.generation import Text
-from silo.server.models import ServedModel
+from silo.store.erasure.log import Entry
+from silo.store.store import Store
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,15 +31,24 @@ class Envelope:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, kind: str, prefix: str, model: ServedModel) -> Envelope:
-        """For an answer that begins now."""
-        digest = model.digest() if model.stores else None
-        return cls(kind, model.name, digest, id=prefix + secrets.token_urlsafe(18))
+    def of(cls, kind: str, prefix: str, model: str, stores: Sequence[Store]) -> Envelope:
+        """For an answer that begins now; the digest names what its stores hold, of one store it is the store's own."""
+        digests = [store.digest() for store in stores]
+        digest = fingerprint(digests) if len(digests) > 1 else next(iter(digests), None)
+        return cls(kind, model, digest, id=prefix + secrets.token_urlsafe(18))
 
     def wrap(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """An answer, or a chunk of one."""
         head = {"id": self.id, "object": self.kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": self.digest, "choices": choices, **more}
+
+
+def log_page(entries: Sequence[Entry], before: int | None, limit: int) -> dict[str, Any]:
+    """Entries of a log, the newest first: those before the entry `before`."""
+    end = len(entries) if before is None else min(len(entries), before - 1)
+    shown = reversed(entries[max(0, end - limit) : end])
+    rows = [{"n": item.n, "kind": item.kind, "hash": item.hash, "content": dict(item.content)} for item in shown]
+    return {"data": rows, "has_more": end > limit}
 
 
 def event(content: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ T = TypeVar("T")
 MAGIC = b"silobkt3"
 _ALIGN = 64
 _LEVEL = 3
+_OWN = threading.local()
+"""Holds what each thread unpacks records with: making it takes five times as long as a short record."""
 
 ENTRY = np.dtype(
     [
@@ -94,7 +97,11 @@ def pack(document: Document) -> bytes:
 
 def unpack(record: bytes | memoryview) -> bytes:
     """The canonical JSON behind a packed record."""
-    return zstandard.ZstdDecompressor().decompress(record)
+    decompressor = getattr(_OWN, "decompressor", None)
+    if decompressor is None:
+        decompressor = _OWN.decompressor = zstandard.ZstdDecompressor()
+    unpacked: bytes = decompressor.decompress(record)
+    return unpacked
 
 
 def assemble(documents: Sequence[EncodedDocument], sections: Mapping[str, NDArray[Any]]) -> list[bytes]:
@@ -224,15 +231,31 @@ class Bucket:
                 high = middle
         return low if low < len(ids) and ids[low].tobytes() == document else -1
 
+    def rows_up_to(self, document: str) -> int:
+        """How many documents have an id up to this one, which may be any text."""
+        low, high = 0, len(self.index)
+        while low < high:
+            middle = (low + high) // 2
+            if self.index[middle]["id"].tobytes().hex() <= document:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def record(self, row: int) -> bytes:
         """The packed record of a document."""
         entry = self.index[row]
         start = int(entry["record"])
         return self.sections["records"][start : start + int(entry["record_bytes"])].tobytes()
 
+    def fields(self, row: int) -> dict[str, Any]:
+        """The record of a document, for whoever needs little of it."""
+        fields: dict[str, Any] = json.loads(unpack(self.record(row)))
+        return fields
+
     def document(self, row: int) -> Document:
         """One document."""
-        return Document.from_json(json.loads(unpack(self.record(row))))
+        return Document.from_json(self.fields(row))
 
     def external_id(self, row: int) -> str:
         """The id that a document's record had."""

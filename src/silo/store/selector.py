@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from silo.errors import SiloError, nearest_names
-from silo.records import is_document_id
+from silo.records import Document, contains, is_document_id
 from silo.store.bucket import NAMED, Bucket, external_id_hash
 from silo.store.policy.conditions import Among, Mask
 
@@ -52,18 +52,21 @@ class Selector:
             message = f"{self.document} is silo's id of one document and the own id of another"
             raise SiloError("document-ambiguous", message, f"write {_ID}{self.document} or {_EXTERNAL}{self.document}")
 
-    def rows(self, bucket: Bucket) -> list[int]:
-        """The rows of a bucket's documents that are meant."""
-        if not self:
-            return []
+    def documents(self, bucket: Bucket, among: Mask) -> Iterator[Document]:
+        """The documents of a bucket that are meant, of some of its rows; each is read when it is asked for."""
+        rows = np.flatnonzero(self._mask(bucket) & among).tolist() if self else []
+        found = map(bucket.fields, rows)
+        return (Document.from_json(item) for item in found if not self.query or contains(item["text"], self.query))
+
+    def _mask(self, bucket: Bucket) -> Mask:
+        """What the index knows of: all conditions but the query."""
         mask = np.ones(len(bucket), dtype=np.bool_)
         if self.document:
             mask &= _named(bucket, self.document)
         for column in NAMED:
             if wanted := getattr(self, column):
                 mask &= Among(column, frozenset([wanted])).mask(bucket)
-        rows: list[int] = np.flatnonzero(mask).tolist()
-        return list(filter(_contains(bucket, self.query), rows)) if self.query else rows
+        return mask
 
     def matches_nothing(self, store: Path, buckets: Sequence[Bucket]) -> SiloError:
         """No document is meant: says by what, and offers names that are near."""
@@ -101,7 +104,3 @@ def _own_rows(bucket: Bucket, external_id: str) -> list[int]:
     """The rows of documents whose records had this id."""
     near = np.flatnonzero(bucket.index["external"] == external_id_hash(external_id)).tolist()
     return [row for row in near if bucket.external_id(row) == external_id]
-
-
-def _contains(bucket: Bucket, query: str) -> Callable[[int], bool]:
-    return lambda row: bucket.document(row).contains(query)

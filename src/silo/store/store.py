@@ -468,11 +468,19 @@ class Store:
         return found[0]
 
     def documents(
-        self, selector: Selector | None = None, policy: Policy = EVERYTHING, *, after: str = ""
+        self,
+        selector: Selector | None = None,
+        policy: Policy = EVERYTHING,
+        *,
+        after: str = "",
+        disputed: bool = False,
     ) -> Iterator[Document]:
-        """The allowed documents that a selector means, all of them without one; those up to the id `after` are not."""
+        """The allowed documents that a selector means, all of them without one; those up to the id `after` are not.
+
+        With `disputed` only those whose evidence disagrees.
+        """
         with self.reading() as view:
-            yield from view.documents(selector, policy, after=after)
+            yield from view.documents(selector, policy, after=after, disputed=disputed)
 
     def totals_by(self, column: str, policy: Policy = EVERYTHING) -> dict[str, tuple[int, int]]:
         """How many documents and tokens a policy allows, by tier, license, owner, domain or source."""

@@ -15,6 +15,7 @@ import json
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -112,6 +113,24 @@ class Statements:
     language_model: Statement
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One request in which a document had a part: when, how many tokens it had, and how many were the document's."""
+
+    time: str
+    tokens: int
+    document_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUses:
+    """Where a document was used: in how many requests, with how many tokens, and the last of them, newest first."""
+
+    requests: int
+    tokens: float
+    last: tuple[Use, ...]
+
+
 def append_usage(paths: StorePaths, usage: Usage, *, holds: Holds) -> None:
     """Note a request durably, whole or not at all.
 
@@ -165,6 +184,17 @@ def statements(paths: StorePaths, begin: datetime | None = None, end: datetime |
     )
 
 
+def document_uses(paths: StorePaths, document: str, most: int) -> DocumentUses:
+    """Where a document was used, with the last `most` requests; nowhere where nothing was ever noted."""
+    requests = units = 0
+    last: deque[Use] = deque(maxlen=most)
+    for line in _usages(paths, document) if paths.usage.exists() else ():
+        own = line["shares"][document][2]
+        requests, units = requests + 1, units + own
+        last.append(Use(line["time"], line["tokens"], own / UNITS))
+    return DocumentUses(requests, units / UNITS, tuple(reversed(last)))
+
+
 @dataclass(slots=True)
 class _Sum:
     """What adds up for one owner."""
@@ -186,12 +216,14 @@ class _Sum:
         return Statement(owner, self.requests, self.units / UNITS, len(self.documents) or None, share)
 
 
-def _usages(paths: StorePaths) -> Iterator[dict[str, Any]]:
-    """The fields of every whole line."""
+def _usages(paths: StorePaths, document: str = "") -> Iterator[dict[str, Any]]:
+    """The fields of every whole line, or of those that name a document: the others are not even parsed."""
     path = paths.usage
     if not path.exists():
         raise SiloError("input-missing", f"{paths.root} has no ledger yet", "`silo generate --ledger` makes one")
     for number, line in enumerate(whole_lines(path), start=1):
+        if document and document not in _names(line):
+            continue
         try:
             yield _fields(line)
         except (ValueError, KeyError, TypeError, RecursionError):

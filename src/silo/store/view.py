@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from threading import Lock
 
 import numpy as np
@@ -22,7 +23,7 @@ from silo.search.knn.index import KnnIndex, SearchTables
 from silo.search.ngram.index import AllowedSuffixes, Ids, Levels, Match, NextTokens, NgramIndex
 from silo.search.places import TokenTable
 from silo.store.bucket import TIERS, Bucket
-from silo.store.facts import FactTable
+from silo.store.facts import Facts, FactTable
 from silo.store.manifest import Generation
 from silo.store.partition import leaf_of
 from silo.store.paths import StorePaths
@@ -205,19 +206,29 @@ class View:
         return [] if prefix is None else [self.buckets[prefixes.index(prefix)]]
 
     def documents(
-        self, selector: Selector | None = None, policy: Policy = EVERYTHING, *, after: str = ""
+        self,
+        selector: Selector | None = None,
+        policy: Policy = EVERYTHING,
+        *,
+        after: str = "",
+        disputed: bool = False,
     ) -> Iterator[Document]:
         """The live and allowed documents a selector means, all without one, in the order of their ids.
 
-        Those up to the id `after` are passed over without being read.
+        Those up to the id `after` are passed over without being read. `disputed` are those whose evidence disagrees:
+        every record of a bucket is read when they are asked for first.
         """
         if selector is not None:
             selector.require_one_meaning(self.buckets)
         for bucket in self.buckets:
-            live = self._live(bucket) & policy.allows(bucket)
-            ids = bucket.index["id"]
-            rows = range(len(bucket)) if selector is None else selector.rows(bucket)
-            yield from (bucket.document(row) for row in rows if live[row] and ids[row].tobytes().hex() > after)
+            mask = self._live(bucket) & policy.allows(bucket)
+            mask[: bucket.rows_up_to(after)] = False
+            if disputed and mask.any():
+                mask &= bucket.derive(_disputed, bucket)
+            if selector is None:
+                yield from map(bucket.document, np.flatnonzero(mask).tolist())
+            elif mask.any():
+                yield from selector.documents(bucket, mask)
 
     def totals_by(self, column: str, policy: Policy) -> dict[str, tuple[int, int]]:
         """How many documents and tokens a policy allows, by tier or by a name that documents have; no text is read."""
@@ -225,11 +236,25 @@ class View:
         for bucket in self.buckets:
             chosen = bucket.index[self._live(bucket) & policy.allows(bucket)]
             names = TIERS if column == "tier" else bucket.names[column]
-            for code in np.unique(chosen[column]).tolist():
-                lengths = chosen["tokens"][chosen[column] == code].astype(np.int64) - 1
+            codes, lengths = chosen[column], chosen["tokens"].astype(np.int64) - 1
+            counts = np.bincount(codes, minlength=len(names))
+            sums = np.bincount(codes, weights=lengths, minlength=len(names))
+            for code in np.flatnonzero(counts).tolist():
                 documents, tokens = totals.get(names[code], (0, 0))
-                totals[names[code]] = documents + len(lengths), tokens + int(lengths.sum())
+                totals[names[code]] = documents + int(counts[code]), tokens + int(sums[code])
         return totals
+
+    def same_texts(self, most: int) -> list[list[Facts]]:
+        """Documents that have one text under different licences, by text: at most so many texts; none is read."""
+        marks = np.concatenate([np.empty(0, dtype="V16"), *(bucket.index["mark"] for bucket in self.buckets)])
+        live = np.concatenate([np.empty(0, dtype=np.bool_), *map(self._live, self.buckets)])
+        _, numbers, counts = np.unique(marks.view("S16"), return_inverse=True, return_counts=True)
+        repeated = np.flatnonzero(live & (counts[numbers] > 1))
+        groups: dict[int, list[Facts]] = {}
+        for row, number in zip(repeated.tolist(), numbers[repeated].tolist(), strict=True):
+            groups.setdefault(number, []).append(self.facts[row])
+        found = (group for group in groups.values() if len({item.license for item in group}) > 1)
+        return list(islice(found, most))
 
     def document(self, row: int) -> Document:
         """The document behind a row of `Neighbours` or a `Passage`."""
@@ -394,6 +419,11 @@ class View:
         tokens = bucket.tokens[start + first : start + end].astype(np.uint32)
         whole = int(self._starts[number]) + row
         return Passage(self.ids[whole].tobytes().hex(), whole, first, end, score, tokens)
+
+
+def _disputed(bucket: Bucket) -> Mask:
+    """Of each document of a bucket, whether statements about its licence disagree."""
+    return np.array([bool(bucket.fields(row)["conflicts"]) for row in range(len(bucket))], dtype=np.bool_)
 
 
 def open_view(paths: StorePaths, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:

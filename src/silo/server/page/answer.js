@@ -2,7 +2,7 @@
 // frame, however fast they come.
 
 import { data, fill, h, percent } from "./dom.js";
-import { LEAST } from "./marks.js";
+import { LEAST, SHOWN } from "./marks.js";
 import { Panel } from "./panel.js";
 import { watchWords } from "./popover.js";
 import { licenseName, T } from "./texts.js";
@@ -183,7 +183,7 @@ export class Answer {
 
   drawShares() {
     const { lm, listed } = this.shares("document");
-    const used = listed.filter((item) => item.share >= 0.005).length;
+    const used = listed.filter((item) => item.share >= SHOWN).length;
     fill(this.summary, this.summaryOf(lm, Math.max(1, used)));
     this.panel.draw();
   }

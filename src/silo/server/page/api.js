@@ -32,6 +32,7 @@ async function send(method, path, body, { accept = "application/json", signal } 
 }
 
 export const get = async (path, query = {}) => (await send("GET", path + asQuery(query))).json();
+export const remove = async (path) => (await send("DELETE", path)).json();
 export const post = async (path, body) => (await send("POST", path, body)).json();
 export const getText = async (path) => (await send("GET", path, undefined, { accept: "text/plain" })).text();
 

@@ -1,9 +1,9 @@
 // Documents: search, "is my text in here?", one document with its evidence, and adding with the verdict first.
 
 import { findDocument, follow, get, post } from "./api.js";
-import { button, choose, data, field, fill, h, number, table } from "./dom.js";
+import { button, choose, data, field, fill, h, number, percent, table, when } from "./dom.js";
 import { tierMark } from "./marks.js";
-import { licenseName, T, TIER_MEANING, TIERS } from "./texts.js";
+import { licenseName, methodName, reasonName, T, TIER_MEANING, TIERS } from "./texts.js";
 
 const PAGE = 50;
 const TEXT = 3000;
@@ -173,7 +173,7 @@ function add(world) {
       h(
         "p",
         { class: "verdict" },
-        refused?.length ? D.rejected(refused[0].reason) : unchanged && !added ? D.unchanged : D.added(added),
+        refused?.length ? D.rejected(reasonName(refused[0].reason)) : unchanged && !added ? D.unchanged : D.added(added),
       ),
     );
   });
@@ -201,6 +201,7 @@ async function openOne(place, world, query) {
   const D = T.documents;
   const stores = query.has("store") ? [query.get("store")] : world.stores.map((item) => item.store);
   const { store, document: found } = await findDocument(query.get("id"), stores);
+  const uses = await get(`/v1/silo/documents/${found.id}/uses`, { store });
   const facts = Object.entries(D.facts)
     .filter(([name]) => found[name])
     .map(([name, label]) => [h("dt", {}, label), h("dd", {}, data(found[name]))]);
@@ -208,7 +209,7 @@ async function openOne(place, world, query) {
     place,
     h("p", {}, h("a", { href: "#documents" }, "‹ ", D.back)),
     h("h1", {}, data(found.external_id || found.id)),
-    h("p", { class: "verdict" }, tierMark(found.tier), " ", TIER_MEANING[found.tier]),
+    h("p", { class: "verdict" }, tierMark(found.tier), ": ", TIER_MEANING[found.tier]),
     h(
       "div",
       { class: "beside" },
@@ -216,6 +217,7 @@ async function openOne(place, world, query) {
         "div",
         {},
         h("section", { class: "card" }, h("h2", {}, D.why), evidenceOf(found)),
+        h("section", { class: "card" }, h("h2", {}, D.uses), usesOf(uses)),
         h("section", { class: "card" }, h("h2", {}, D.text), textOf(found)),
       ),
       h(
@@ -248,12 +250,31 @@ async function openOne(place, world, query) {
   );
 }
 
+// What the ledger noted of it: when, and how much of which answer.
+function usesOf({ requests, tokens, last }) {
+  const D = T.documents;
+  if (!requests) return h("p", {}, D.uses_none);
+  const line = (use) => [
+    when(use.time),
+    percent(use.document_tokens / use.tokens),
+    Number(use.document_tokens.toFixed(1)),
+    use.tokens,
+  ];
+  return h(
+    "div",
+    {},
+    h("p", { class: "verdict" }, D.used(requests, tokens.toFixed(1))),
+    table(D.uses, D.use_heads, last.map(line)),
+    h("p", { class: "hint" }, requests > last.length ? D.uses_more(last.length) : "", " ", D.uses_hint),
+  );
+}
+
 function evidenceOf(found) {
   const D = T.documents;
   const lines = found.evidence.map((item) => [
     data(item.asserted),
     data(item.where),
-    data(item.method),
+    data(methodName(item.method)),
     `${Math.round(100 * item.confidence)}%`,
     item.tier ? tierMark(item.tier) : data((item.denies ?? []).join(", ") || T.none),
   ]);

@@ -114,6 +114,7 @@ export function bars(caption, heads, items, mark = () => null) {
 }
 
 export const number = (value) => value.toLocaleString("en");
+export const when = (time) => `${time.replace("T", " ").slice(0, 16)} UTC`;
 export const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`);
 
 // A file for the browser to keep.

@@ -1,16 +1,16 @@
 // The operator's view: stores, jobs, keys, numbers and the audit log.
 
 import { get, getText } from "./api.js";
-import { button, data, fill, h, table } from "./dom.js";
+import { button, data, fill, h, table, when } from "./dom.js";
+import { keys } from "./keys.js";
 import { T } from "./texts.js";
 
 const O = T.operator;
 
 export async function open(place, world) {
   place.append(h("p", { class: "lead" }, O.lead));
-  const [jobs, keys, metrics, ...stats] = await Promise.all([
+  const [jobs, metrics, ...stats] = await Promise.all([
     get("/v1/silo/jobs"),
-    get("/v1/silo/keys"),
     getText("/metrics"),
     ...world.stores.map((item) => get("/v1/silo/stats", { store: item.store })),
   ]);
@@ -37,7 +37,7 @@ export async function open(place, world) {
             O.jobs,
             O.job_heads,
             jobs.data.map((job) => [
-              data(job.created),
+              when(job.created),
               data(job.kind),
               data(job.store),
               data(job.state),
@@ -46,23 +46,7 @@ export async function open(place, world) {
           )
         : h("p", { class: "hint" }, O.jobs_none),
     ),
-    card(
-      O.keys,
-      keys.data.length
-        ? table(
-            O.keys,
-            O.key_heads,
-            keys.data.map((key) => [
-              data(key.name || key.id),
-              key.roles.join(", "),
-              data(key.owner || T.none),
-              key.permissions.join(", ") || T.none,
-              data(key.policy || T.none),
-              data(key.created),
-            ]),
-          )
-        : h("p", { class: "hint" }, O.keys_none),
-    ),
+    ...(await keys(world)),
     card(O.metrics, table(O.metrics, O.metric_heads, readMetrics(metrics))),
     ...world.stores.map((item) => log(item.store)),
   );

@@ -81,20 +81,31 @@ class Desk {
       {},
     );
     const text = h("textarea", { rows: 3, value: lastText() });
+    const own = field(O.price_text, text);
+    const held = choose(Object.entries(O.price_on), { name: "on", on: { change: () => show() } });
+    const on = field(O.price_which, held);
     const result = h("div", { "aria-live": "polite" });
+    const hasHeld = () => models.find((item) => item.id === model.value)?.silo.validation_tokens > 0;
+    const show = () => {
+      on.hidden = !hasHeld();
+      own.hidden = hasHeld() && held.value === "validation";
+    };
+    model.addEventListener("change", show);
+    show();
     const measure = async (event) => {
       event.preventDefault();
-      if (!text.value.trim()) return;
-      fill(result, h("p", { class: "hint" }, T.loading));
+      if (!own.hidden && !text.value.trim()) return fill(result, h("p", { class: "hint" }, O.price_empty));
+      fill(result, h("p", { class: "hint" }, O.price_wait));
       try {
-        const { perplexity } = await post("/v1/silo/opt-out-price", {
+        const { perplexity, tokens } = await post("/v1/silo/opt-out-price", {
           ...chosen.selector,
           model: model.value,
-          text: text.value,
+          store: chosen.store,
+          text: own.hidden ? "" : text.value,
         });
-        fill(result, priceBars(perplexity));
+        return fill(result, priceBars(perplexity), h("p", { class: "hint" }, O.price_tokens(tokens)));
       } catch (error) {
-        fill(result, this.world.problem(error));
+        return fill(result, this.world.problem(error));
       }
     };
     return h(
@@ -102,7 +113,8 @@ class Desk {
       { class: "card", on: { submit: measure } },
       h("h2", {}, O.price),
       h("p", {}, O.price_lead, " ", O.price_skip),
-      field(O.price_text, text),
+      on,
+      own,
       models.length > 1 && field(O.price_model, model),
       h("div", { class: "row" }, h("button", {}, O.price_look)),
       result,
@@ -228,6 +240,8 @@ async function showReceipt(place, world, name, store, salts = {}) {
 // What this page finds out for itself, and what the server says.
 async function findings(world, receipt, store, salts = {}) {
   const fits = await signatureFits(receipt);
+  const models = receipt.models ?? [];
+  const listing = models.filter((model) => model.listed);
   const named = Object.entries(salts);
   const speaks =
     named.length > 0 && (await Promise.all(named.map(([id, salt]) => speaksOf(receipt, id, salt)))).every(Boolean);
@@ -257,6 +271,8 @@ async function findings(world, receipt, store, salts = {}) {
         h("ul", { class: "plain" }, Object.entries(receipt.checks).map(checkLine)),
       ),
     ),
+    h("h3", {}, O.models),
+    h("p", {}, listing.length ? data(listing.map((model) => model.name).join(", ")) : O.models_none(models.length)),
     h("h3", {}, O.covers),
     h(
       "ul",

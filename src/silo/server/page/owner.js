@@ -1,7 +1,7 @@
 // An owner's own documents: what they were used for month by month, receipts, and the way out.
 
 import { get } from "./api.js";
-import { bars, button, choose, data, download, field, fill, h, percent, table } from "./dom.js";
+import { bars, button, choose, data, download, field, fill, h, percent, table, when } from "./dom.js";
 import { rows, storePicker } from "./documents.js";
 import { T } from "./texts.js";
 
@@ -76,7 +76,7 @@ async function statement(world, store, owner) {
       { class: "card" },
       h("h2", {}, O.statement),
       bars(O.statement, O.heads, lines),
-      parts.every((part) => !part.requests) && h("p", { class: "hint" }, O.unused),
+      h("p", { class: "hint" }, parts.every((part) => !part.requests) && [O.unused, " "], O.tokens),
       h("div", { class: "row" }, button(O.csv, csv)),
     ),
     listed.data.length > 0 &&
@@ -113,7 +113,7 @@ async function statement(world, store, owner) {
                   data(job.result.receipt),
                 ),
                 " ",
-                h("small", {}, data(job.ended)),
+                h("small", {}, when(job.ended)),
               ),
             ),
           )

@@ -1,7 +1,7 @@
 // The shares of an answer by document, owner or licence: bars that find their words in the text.
 
 import { button, data, fill, h, percent, say } from "./dom.js";
-import { LEAST, tierMark } from "./marks.js";
+import { LEAST, SHOWN, tierMark } from "./marks.js";
 import { T } from "./texts.js";
 
 const MOST = 12;
@@ -16,9 +16,10 @@ export class Panel {
   draw() {
     if (!this.tabs) this.make();
     const { lm, other, listed } = this.answer.shares(this.by);
-    const rows = listed.slice(0, MOST).map((item) => this.bar(item));
-    const rest = other + listed.slice(MOST).reduce((sum, item) => sum + item.share, 0);
-    if (rest >= 0.005)
+    const named = listed.filter((item) => item.share >= SHOWN).slice(0, MOST);
+    const rows = named.map((item) => this.bar(item));
+    const rest = other + listed.slice(named.length).reduce((sum, item) => sum + item.share, 0);
+    if (rest >= SHOWN)
       rows.push(this.bar({ id: "other", name: T.others, share: rest, numbers: new Set(), plain: "p-other" }));
     rows.push(this.bar({ id: "lm", name: T.model, share: lm, numbers: new Set(), plain: "p-lm", lm: true }));
     fill(this.list, rows);

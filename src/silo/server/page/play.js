@@ -8,7 +8,14 @@ import { licenseName, T, TIERS } from "./texts.js";
 const TOKENS = 80;
 const MOST_SWITCHES = 40;
 const CONTROLS = ["mode", "model", "method", "settings", "lambda", "temperature", "seed", "tokens", "guard"];
-const kept = { prompt: "", controls: {}, off: { tier: [], license: [], owner: [] }, answer: null, last: "" };
+const kept = {
+  prompt: "",
+  controls: {},
+  off: { tier: [], license: [], owner: [] },
+  closed: [],
+  answer: null,
+  last: "",
+};
 
 // What was written last, for measuring the price of an opt-out.
 export const lastText = () => kept.last;
@@ -91,8 +98,9 @@ class Playground {
           { name: "model", selected: this.model.id },
         ),
       ),
-      silo.stores.length > 0 &&
-        h("p", { class: "field" }, h("span", {}, fields.store), data(silo.stores.join(", "), "b")),
+      silo.stores.length === 1 &&
+        h("p", { class: "field" }, h("span", {}, fields.store), data(silo.stores[0], "b")),
+      silo.stores.length > 1 && this.stores(),
       silo.stores.length > 0 &&
         field(
           fields.method,
@@ -138,6 +146,36 @@ class Playground {
         ),
     );
     return h("details", {}, h("summary", {}, T.play.settings), this.controls);
+  }
+
+  // Which of the model's stores are read.
+  stores() {
+    const turn = (name) => (event) => {
+      kept.closed = kept.closed.filter((other) => other !== name).concat(event.target.checked ? [] : [name]);
+    };
+    const line = (name) =>
+      h(
+        "label",
+        { class: "switch" },
+        h("input", {
+          type: "checkbox",
+          role: "switch",
+          checked: !kept.closed.includes(name),
+          on: { change: turn(name) },
+        }),
+        data(name),
+      );
+    return h(
+      "fieldset",
+      { class: "stores" },
+      h("legend", {}, T.play.fields.stores),
+      this.model.silo.stores.map(line),
+      h("small", {}, T.play.hints.stores),
+    );
+  }
+
+  openStores() {
+    return this.model.silo.stores.filter((name) => !kept.closed.includes(name));
   }
 
   most() {
@@ -211,10 +249,12 @@ class Playground {
     const { may } = this.world;
     const given = (name) =>
       controls[name] === undefined || controls[name] === "" ? undefined : Number(controls[name]);
-    const hasStores = this.model.silo.stores.length > 0;
-    const silo = hasStores
+    const stores = this.openStores();
+    const isPart = stores.length < this.model.silo.stores.length;
+    const silo = this.model.silo.stores.length
       ? {
-          method: controls.method || undefined,
+          stores: isPart ? stores : undefined,
+          method: stores.length ? controls.method || undefined : "lm",
           settings: controls.settings || undefined,
           policy: policyText() || undefined,
           lambda: given("lambda"),
@@ -226,7 +266,7 @@ class Playground {
     if (may.text && !silo.guard && usesNeighbours(silo.method ?? this.model.silo.method))
       silo.neighbours = Math.min(3, this.world.me.limits.neighbours);
     if (silo.method === "lm")
-      for (const name of ["lambda", "settings", "guard", "policy", "neighbours"]) delete silo[name];
+      for (const name of ["stores", "lambda", "settings", "guard", "policy", "neighbours"]) delete silo[name];
     const chat = controls.mode === "chat" && this.model.silo.chats;
     const probabilities = may.logprobs ? (chat ? { logprobs: true, top_logprobs: 5 } : { logprobs: 5 }) : {};
     const asked = chat ? { messages: [{ role: "user", content: kept.prompt }] } : { prompt: kept.prompt };
@@ -334,6 +374,7 @@ class Playground {
     const query = new URLSearchParams({ prompt: kept.prompt });
     if (answer) query.set("answer", answer);
     for (const name of CONTROLS) if (kept.controls[name]) query.set(name, kept.controls[name]);
+    for (const name of kept.closed) query.append("off-store", name);
     for (const [column, names] of Object.entries(kept.off))
       names.forEach((name) => query.append(`off-${column}`, name));
     return query;
@@ -346,6 +387,7 @@ class Playground {
       CONTROLS.filter((name) => query.has(name)).map((name) => [name, query.get(name)]),
     );
     for (const column of Object.keys(kept.off)) kept.off[column] = query.getAll(`off-${column}`);
+    kept.closed = query.getAll("off-store");
   }
 
   // Ids and shares of an earlier answer, without what was erased since.

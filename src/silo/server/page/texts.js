@@ -19,6 +19,40 @@ export const TIER_MEANING = {
 // The field's word for "nobody said" is no word for people.
 export const licenseName = (license) => (license && license !== "NOASSERTION" ? license : T.no_license);
 
+// Why a store or a corpus did not take a document; reasons of later versions are shown as they are spelled.
+const REASONS = {
+  "no-store-right": "its licence does not let it be stored",
+  empty: "it is empty",
+  suppressed: "it was erased before and is kept out",
+  "other-record": "another version of it is stored",
+  "other-evidence": "it is stored with other statements about its licence",
+  "mostly-masked": "most of it is masked",
+  contaminated: "it holds text of an evaluation",
+  "contaminated-stored": "it is stored and holds text of an evaluation",
+  "too-many-licences": "the store has too many different licences",
+  "exact-duplicate": "the same text is there already",
+  "near-duplicate": "nearly the same text is there already",
+  "duplicate-id": "another document has the same id",
+  "too-short": "it is too short",
+  "no-rights": "nothing may be done with it",
+};
+export const reasonName = (reason) => REASONS[reason] ?? reason;
+
+// How a statement about a licence was read; others are shown as they are spelled.
+const METHODS = {
+  spdx: "a licence identifier",
+  name: "the name of a licence",
+  url: "the address of a licence",
+  "license-text": "the text of a licence",
+  header: "the head of a file",
+  classifier: "a package's classifier",
+  phrase: "words that name a licence",
+  loose: "words that may name a licence",
+  granting: "words that allow something",
+  unrecognised: "not understood",
+};
+export const methodName = (method) => METHODS[method] ?? method;
+
 export const T = {
   title: "silo",
   views: {
@@ -53,7 +87,7 @@ export const T = {
 
   key: {
     title: "This server asks for a key",
-    lead: "Whoever runs it makes keys with `silo keys create`. Yours stays in this tab and is gone when you close it.",
+    lead: "Whoever runs it makes keys with the command silo keys create. Yours stays in this tab and is gone when you close it.",
     label: "Key",
     enter: "Open",
     wrong: "The server does not know this key.",
@@ -81,6 +115,7 @@ export const T = {
       mode: "Mode",
       model: "Model",
       store: "Store",
+      stores: "Stores that are read",
       method: "Method",
       settings: "Tuned settings",
       lambda: "Weight of the store (lambda)",
@@ -91,6 +126,7 @@ export const T = {
       ledger: "Credit this use to the owners",
     },
     hints: {
+      stores: "with none of them the language model writes alone",
       lambda: "0 to 1; empty: as the model and its settings say",
       temperature: "0: always the likeliest word",
       seed: "the same seed, the same text",
@@ -214,6 +250,14 @@ export const T = {
       domain: "Kind",
       url: "Address",
     },
+    uses: "Where it was used",
+    used: (count, tokens) =>
+      `In ${count === 1 ? "1 answer" : `${count.toLocaleString("en")} answers`}, of which ${tokens} tokens came from it.`,
+    use_heads: ["Written", "Share of the answer", "Tokens from this document", "Tokens of the answer"],
+    uses_none: "In no answer whose use was credited.",
+    uses_more: (count) => `The last ${count} are listed.`,
+    uses_hint:
+      "Tokens are words or pieces of words. The ledger knows when an answer was written and the shares in it, not its text or who asked.",
     text: "Its text",
     text_all: "Show all of it",
     text_hidden: "This key may not see the text of documents.",
@@ -255,8 +299,14 @@ export const T = {
     goes: (count) => `${documents(count)} would go.`,
     heads: ["Document", "Owner", "Licence", "Risk", "Characters"],
     price: "2. See what it costs",
-    price_lead: "How much worse would the model predict this text without them? Lower perplexity is better.",
+    price_lead:
+      "How much worse would the model predict a text without them? Perplexity is the number of words it hesitates between, on average: lower is better.",
+    price_which: "Measure on",
+    price_on: { validation: "the validation text that the operator named", own: "a text of my own" },
     price_text: "Text to measure on",
+    price_empty: "Give a text to measure on: a few sentences are enough.",
+    price_wait: "Reading the text twice, with them and without …",
+    price_tokens: (count) => `Measured on ${count.toLocaleString("en")} tokens.`,
     price_model: "Model",
     price_look: "Measure",
     price_skip: "You can leave this out.",
@@ -306,6 +356,8 @@ export const T = {
       "residue-windows": "Pieces of their text looked for",
       "residue-files": "Files searched for them",
     },
+    models: "Models that list one of them as training text",
+    models_none: (count) => (count ? `None of the ${count} that were looked at.` : "No model was looked at."),
     covers: "What it does not cover",
     verify_title: "Check a receipt",
     verify_lead: "Choose a receipt file. The page checks its signature, the server its key and its log.",
@@ -323,6 +375,7 @@ export const T = {
     cell: (share, tokens, requests) =>
       requests ? `${share} · ${tokens} tokens in ${requests === 1 ? "1 answer" : `${requests} answers`}` : "not used",
     unused: "Not used in the months shown. Only answers whose use is credited count.",
+    tokens: "Tokens are words or pieces of words.",
     csv: "Download as CSV",
     mine: "My documents",
     leave: "Take all of it out",
@@ -339,8 +392,43 @@ export const T = {
     job_heads: ["Begun", "What", "Store", "State", "Stage"],
     jobs_none: "No documents were added or erased through the server yet.",
     keys: "Keys",
-    key_heads: ["Name", "Roles", "Owner", "May", "Policy", "Made"],
-    keys_none: "This server has no keys: it answers this machine only. Make some with `silo keys create`.",
+    key_heads: ["Name", "Roles", "Owner", "May also see", "Policy", "Made", "Revoke"],
+    key_new: "Make a key",
+    key_new_lead: "The key is shown once, here. Nobody can show it again: the server keeps its hash.",
+    key_fields: {
+      name: "Name",
+      role: "Role",
+      owner: "Owner",
+      policy: "Policy",
+      guard: "Verbatim guard",
+      max_tokens: "Tokens of an answer",
+      texts: "Texts at a time",
+    },
+    key_hints: {
+      name: "to tell keys apart by",
+      owner: "whose documents the key is for",
+      policy: 'bounds every answer, for example tier <= "by"; empty: no limit',
+      guard: "most tokens in a row; empty: no limit",
+      limit: "empty: no limit",
+    },
+    roles: {
+      reader: "reader: asks models",
+      owner: "owner: looks after their own documents",
+      operator: "operator: may do everything",
+    },
+    sees: { logprobs: "probabilities", text: "text of documents" },
+    sees_all: "everything",
+    allow: { logprobs: "May see probabilities", text: "May see text of documents" },
+    key_make: "Make the key",
+    key_made: (name) => `The key of ${name}. Copy it now:`,
+    revoke: "Revoke",
+    revoke_sure: "Really revoke?",
+    key_log: "Audit log: keys",
+    key_log_lead: "Every key that was made or revoked, here or with the command silo keys.",
+    key_log_heads: ["Entry", "When", "What", "Key", "Roles", "By", "Hash"],
+    key_log_kinds: { "key-created": "made", "key-revoked": "revoked" },
+    key_log_none: "No key was made or revoked since this log is kept.",
+    keys_none: "This server has no keys: it answers this machine only. Make some with the command silo keys create.",
     metrics: "Numbers since the start",
     metric_heads: ["Number", "Value"],
     log: "Audit log",
@@ -349,19 +437,37 @@ export const T = {
   },
 
   corpus: {
-    lead: "What the store is made of.",
+    lead: "What the store is made of. Risk says what may be done with a document; tokens are words or pieces of words.",
     by: { tier: "By risk", license: "By licence", owner: "By owner", source: "By source", domain: "By kind" },
     heads: ["Name", "Documents"],
-    cell: (count, tokens) => `${count.toLocaleString("en")} · ${tokens.toLocaleString("en")} tokens`,
+    cell: (count, tokens) => `${documents(count)}, ${tokens.toLocaleString("en")} tokens`,
     empty: "The store is empty.",
-    empty_hint: "Add documents on the page Documents, or with `silo store add`.",
+    empty_hint: "Add documents on the page Documents, or with the command silo store add.",
     conflicts: "Statements that disagree",
     conflicts_lead: "Documents of which two statements about the licence differ. The stricter one holds.",
     conflict_heads: ["Document", "Owner", "Counts as", "What disagrees"],
+    corpus_conflict_heads: ["Document", "Source", "Counts as", "What disagrees"],
     conflicts_none: "No document has statements that disagree.",
+    which: "Look at",
+    store: (name) => `store ${name}`,
+    corpus: (name) => `corpus ${name}`,
+    names_more: (count) => `and ${count.toLocaleString("en")} more`,
+    laundering: "One text under two licences",
+    laundering_lead:
+      "The same text came in under licences that differ: one of the statements may be wrong. silo does not decide who is right; this list is for a person.",
+    laundering_heads: ["Document", "Owner", "Licence", "Counts as"],
+    laundering_pairs: ["Kept", "Its licence", "Left out", "Its licence"],
+    laundering_none: "No text is there under two licences.",
     rejected: "Not taken in",
-    rejected_lead: "Documents that the last additions through the server left out, and why.",
-    rejected_heads: ["Document", "Reason", "Detail"],
-    rejected_none: "None since the server started.",
+    rejected_lead: "Documents that additions through the server left out, and why.",
+    rejected_heads: ["Document", "Why not", "Detail"],
+    rejected_none: "None.",
+    rejected_nameless: "name not kept: it is or was in the store",
+    reasons: "Left out, by reason",
+    built: (counts) =>
+      `${counts.read.toLocaleString("en")} documents read: ${counts.accepted.toLocaleString("en")} taken in, ` +
+      `${counts.rejected.toLocaleString("en")} left out, ${counts.quarantined.toLocaleString("en")} unreadable.`,
+    opted_out: (count) => `${documents(count)} opted out since: nothing is trained on them any more.`,
+    first: (shown, total) => `The first ${shown.toLocaleString("en")} of ${total.toLocaleString("en")}.`,
   },
 };

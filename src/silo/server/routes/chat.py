@@ -123,7 +123,7 @@ async def create_chat(request: Request, body: ChatRequest) -> Response:
 
     texts = await run_in_threadpool(plan)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
-    writer = Writer(request, Envelope.of(kind, "chatcmpl-", model), texts)
+    writer = Writer(request, Envelope.of(kind, "chatcmpl-", model.name, texts[0].predictor.stores), texts)
     shape = _Shape(model, logprobs=bool(body.logprobs))
     if body.stream:
         first = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}

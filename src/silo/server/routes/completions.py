@@ -40,7 +40,7 @@ async def create_completion(request: Request, body: CompletionRequest) -> Respon
     texts = await run_in_threadpool(
         plan_texts, model, body.prompts, wanted, given, caller=caller_of(request), limits=service.limits
     )
-    writer = Writer(request, Envelope.of("text_completion", "cmpl-", model), texts)
+    writer = Writer(request, Envelope.of("text_completion", "cmpl-", model.name, texts[0].predictor.stores), texts)
     shape = _Shape(model.end, echo=wanted.echo, logprobs=wanted.logprobs is not None)
     if body.stream:
         return await writer.stream(shape.delta, shape.last, usage=body.includes_usage)

@@ -1,4 +1,4 @@
-"""Stores over HTTP: documents, erasure with receipts, credits and what an opt-out would cost.
+"""Stores over HTTP: what they hold, documents, erasure with receipts, and the jobs that write.
 
 An owner's key sees and changes the documents of that owner alone; those of others are missing. Text of documents is
 shown to keys with that permission. What writes is a job.
@@ -6,15 +6,12 @@ shown to keys with that permission. What writes is a job.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,20 +23,16 @@ from starlette.concurrency import run_in_threadpool
 
 from silo.errors import SiloError
 from silo.files import remove_file, write_private
-from silo.inference.predict import Predictor
-from silo.inference.session import Session
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
-from silo.server.engine import END
-from silo.server.engine import Request as EngineRequest
-from silo.server.generation import encode_prompt
 from silo.server.jobs import WAITING, Job, give_way
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
-from silo.server.service import Service, caller_of, client_of, service_of
+from silo.server.replies import log_page
+from silo.server.service import Service, caller_of, service_of
 from silo.sources import plan, read_documents
 from silo.sources.reader.fields import text_id
 from silo.store.erasure.log import AuditLog
@@ -47,7 +40,6 @@ from silo.store.erasure.receipt import check_receipt, parse_receipt, proves, rea
 from silo.store.policy import Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
-from silo.store.usage import Statement, statements
 
 _PAGE = 100
 _MOST_LISTED = 1000
@@ -108,13 +100,6 @@ class VerifyRequest(Body):
     salt: str | None = Field(None, max_length=200)
 
 
-class PriceRequest(SelectorBody):
-    """A text, and the documents without which it is scored again."""
-
-    model: str = Field(max_length=200)
-    text: str = Field(min_length=1)
-
-
 def list_stores(request: Request) -> dict[str, Any]:
     """The stores of this server."""
     stores = service_of(request).catalogue.stores.items()
@@ -133,20 +118,35 @@ def show_digest(request: Request, store: Name = None) -> dict[str, str]:
     return {"store": name, "digest": chosen.digest()}
 
 
-def show_contents(request: Request, store: Name = None) -> dict[str, Any]:
+def show_contents(
+    request: Request, store: Name = None, limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _MOST_LISTED
+) -> dict[str, Any]:
     """How many documents and tokens a store holds by tier, licence, owner, domain and source; an owner sees their own.
 
-    No text is read for it.
+    Of each kind the largest are listed, `names` says how many there are. No text is read for it.
     """
     caller = caller_of(request)
     name, chosen = service_of(request).store(store)
     policy = Policy() if caller.sees_all_owners else Policy.of(owners=[caller.owner])
-    return {"store": name, **{column: _counted(chosen.totals_by(column, policy)) for column in _COLUMNS}}
+    totals = {column: chosen.totals_by(column, policy) for column in _COLUMNS}
+    counted = {column: _counted(found, limit) for column, found in totals.items()}
+    return {"store": name, "names": {column: len(found) for column, found in totals.items()}, **counted}
 
 
-def _counted(totals: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+def list_same_texts(
+    request: Request, store: Name = None, limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _PAGE
+) -> dict[str, Any]:
+    """Texts that a store holds under two licences or more: one of the statements may be laundered."""
+    _, chosen = service_of(request).store(store)
+    with chosen.reading() as view:
+        found = view.same_texts(limit + 1)
+    rows = [{"documents": [asdict(item) for item in group]} for group in found[:limit]]
+    return {"data": rows, "has_more": len(found) > limit}
+
+
+def _counted(totals: Mapping[str, tuple[int, int]], most: int) -> list[dict[str, Any]]:
     """The largest first."""
-    ordered = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    ordered = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:most]
     return [{"name": name, "documents": documents, "tokens": tokens} for name, (documents, tokens) in ordered]
 
 
@@ -158,11 +158,7 @@ def show_log(
 ) -> dict[str, Any]:
     """The audit log of a store, the newest entries first: those before the entry `before`."""
     _, chosen = service_of(request).store(store)
-    entries = AuditLog.open(chosen.paths.log, read_only=True).entries
-    end = len(entries) if before is None else min(len(entries), before - 1)
-    shown = reversed(entries[max(0, end - limit) : end])
-    rows = [{"n": item.n, "kind": item.kind, "hash": item.hash, "content": dict(item.content)} for item in shown]
-    return {"data": rows, "has_more": end > limit}
+    return log_page(AuditLog.open(chosen.paths.log, read_only=True).entries, before, limit)
 
 
 def list_documents(
@@ -182,10 +178,10 @@ def list_documents(
     caller = caller_of(request)
     _, chosen = service_of(request).store(store)
     names = {"owner": owner, "source": source, "license": license, "domain": domain, "query": query}
-    selector = _own(Selector(**{name: value or "" for name, value in names.items()}), caller)
-    found = chosen.documents(selector if selector else None, after=after)
-    meant = (item for item in found if tier in (None, item.tier) and (item.conflicts or not conflicts))
-    page = list(islice(meant, limit + 1))
+    selector = own_part(Selector(**{name: value or "" for name, value in names.items()}), caller)
+    policy = Policy.of(tiers=[tier]) if tier is not None else Policy()
+    found = chosen.documents(selector if selector else None, policy, after=after, disputed=conflicts)
+    page = list(islice(found, limit + 1))
     rows = [_row(item) for item in page[:limit]]
     return {"data": rows, "has_more": len(page) > limit, "last_id": rows[-1]["id"] if rows else None}
 
@@ -194,22 +190,27 @@ def show_document(request: Request, document: str, store: Name = None) -> dict[s
     """One document by silo's id: its rights and evidence, and its text for keys that may see it."""
     caller = caller_of(request)
     _, chosen = service_of(request).store(store)
+    whole = find_document(chosen, document, caller).as_json()
+    return whole if caller.may(Permission.text) else {name: whole[name] for name in whole if name != "text"}
+
+
+def find_document(store: Store, document: str, caller: Key) -> Document:
+    """The document of silo's id, if it is there and the caller's; what others have is missing."""
     try:
-        selector = _own(Selector(document=f"id:{document}"), caller)
+        selector = own_part(Selector(document=f"id:{document}"), caller)
     except SiloError:
         raise missing("document") from None
-    found = next(iter(chosen.documents(selector)), None)
+    found = next(iter(store.documents(selector)), None)
     if found is None:
         raise missing("document")
-    whole = found.as_json()
-    return whole if caller.may(Permission.text) else {name: whole[name] for name in whole if name != "text"}
+    return found
 
 
 def find_text(request: Request, body: FindRequest) -> dict[str, Any]:
     """Is my text in here? Documents that contain it, white space and case aside."""
     caller = caller_of(request)
     _, chosen = service_of(request).store(body.store)
-    found = chosen.documents(_own(Selector(query=body.text), caller))
+    found = chosen.documents(own_part(Selector(query=body.text), caller))
     rows = [_row(item) for item in islice(found, _PAGE + 1)]
     return {"data": rows[:_PAGE], "has_more": len(rows) > _PAGE}
 
@@ -255,10 +256,10 @@ async def erase_documents(request: Request, body: EraseRequest) -> Response:
     caller, service = caller_of(request), service_of(request)
     name, store = service.store(body.store)
     with naming("document"):
-        wanted = _selector(body)
+        wanted = selector_of(body)
         if not wanted:
             raise Problem(400, "usage", "say what to erase: a document, owner, source, licence, domain or query")
-        selector = _own(wanted, caller)
+        selector = own_part(wanted, caller)
     going = await run_in_threadpool(lambda: [_row(item) for item in store.documents(selector)])
     if not going:
         raise Problem(404, "nothing-selected", "no document is meant")
@@ -296,84 +297,18 @@ def verify_receipt(request: Request, body: VerifyRequest) -> dict[str, Any]:
     return findings
 
 
-def show_credits(
-    request: Request,
-    store: Name = None,
-    begin: Annotated[datetime | None, Query(alias="from")] = None,
-    end: Annotated[datetime | None, Query(alias="to")] = None,
-    owner: Name = None,
-) -> dict[str, Any]:
-    """Who had which part of the requests of a period, from the store's ledger; an owner sees their own part."""
-    caller = caller_of(request)
-    _, chosen = service_of(request).store(store)
-    if chosen.unfinished:
-        raise chosen.unfinished
-    totals = statements(chosen.paths, _in_utc(begin), _in_utc(end))
-    wanted = owner if caller.sees_all_owners else caller.owner
-    owners = [asdict(item) for item in totals.owners if wanted is None or item.owner == wanted]
-    shown: dict[str, Any] = {"requests": totals.requests, "tokens": totals.tokens, "owners": owners}
-    if caller.sees_all_owners:
-        shown |= {"erased": _part(totals.erased), "language_model": _part(totals.language_model)}
-    return shown
-
-
-async def price_opt_out(request: Request, body: PriceRequest) -> dict[str, Any]:
-    """What some documents are worth for a text: its perplexity with them and without."""
-    caller, service = caller_of(request), service_of(request)
-    model = service.model(body.model)
-    with naming("document"):
-        wanted = _selector(body)
-        if not wanted:
-            raise Problem(400, "usage", "say which documents: a document, owner, source, licence, domain or query")
-        selector = _own(wanted, caller)
-    ids = await run_in_threadpool(lambda: [item.id for store in model.stores for item in store.documents(selector)])
-    if not ids:
-        raise Problem(404, "nothing-selected", "no document is meant")
-    policy = Policy.parse(caller.policy)
-    tokens = await run_in_threadpool(encode_prompt, model, body.text, service.limits, "text")
-    settings = model.settings(model.method)
-    narrower = policy.narrowed(Policy.of(without=ids))
-    with_them, without = (model.predictor(model.method, settings, item) for item in (policy, narrower))
-    figures = {
-        "with": await _perplexity(request, with_them, body.text),
-        "without": await _perplexity(request, without, body.text),
-    }
-    return {"documents": len(ids), "tokens": len(tokens), "perplexity": figures}
-
-
-async def _perplexity(caller: Request, predictor: Predictor, text: str) -> float:
-    """Scored in the engine, among the texts of others."""
-    engine = service_of(caller).engine
-    events: asyncio.Queue[Any] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def deliver(item: Any) -> None:
-        loop.call_soon_threadsafe(events.put_nowait, item)
-
-    request = EngineRequest(client_of(caller), partial(Session(predictor).scoring, text), deliver)
-    engine.submit([request], most=caller_of(caller).texts or None)
-    logs: list[float] = []
-    try:
-        while (event := await events.get()) is not END:
-            if isinstance(event, Exception):
-                raise event
-            logs.append(event.log_probability or 0.0)
-    finally:
-        engine.cancel(request)
-    return math.exp(min(700.0, -math.fsum(logs) / max(1, len(logs) - 1)))
-
-
 def _create_job(
     service: Service, kind: str, store: str, caller: Key, given: Mapping[str, Any], lines: bytes = b""
 ) -> Job:
     return service.jobs.create(kind, store, caller=caller.id, owner=caller.owner, given=given, lines=lines)
 
 
-def _selector(body: SelectorBody) -> Selector:
+def selector_of(body: SelectorBody) -> Selector:
+    """What a body means."""
     return Selector(**{name: getattr(body, name) for name in SelectorBody.model_fields})
 
 
-def _own(selector: Selector, caller: Key) -> Selector:
+def own_part(selector: Selector, caller: Key) -> Selector:
     """What is meant of the caller's documents."""
     if caller.sees_all_owners:
         return selector
@@ -388,19 +323,18 @@ def _row(document: Document) -> dict[str, Any]:
     return {**plain, **more, **({"conflicts": list(document.conflicts)} if document.conflicts else {})}
 
 
-def _in_utc(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
-
-
-def _part(statement: Statement) -> dict[str, Any]:
-    return {name: value for name, value in asdict(statement).items() if name != "owner"}
-
-
 class Worker:
     """Carries out the jobs that write to stores; waits for other processes that are writing there."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+
+    def holds(self, store: str, document: str) -> bool:
+        """May this document be in a store that is served? It may where the store cannot be asked."""
+        try:
+            return store in self._catalogue.stores and self._catalogue.stores[store].holds(document)
+        except (SiloError, OSError):
+            return True
 
     def run(self, job: Job, documents: Path, advance: Advance) -> dict[str, Any]:
         """The result of a job. Adding waits for some time, an erasure for as long as it takes."""
@@ -434,7 +368,10 @@ def _add(store: Store, documents: Path, advance: Advance) -> dict[str, Any]:
         "unchanged": done.unchanged,
         "rejected": done.refused,
         "quarantined": _unreadable(unread),
-        "rejected_documents": [{"id": item.id, "reason": item.reason, "detail": item.detail} for item in done.refusals],
+        "rejected_documents": [
+            {"id": item.id, "external_id": item.external_id, "reason": item.reason, "detail": item.detail}
+            for item in done.refusals
+        ],
         "digest": store.digest(),
     }
 

@@ -33,6 +33,7 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "settings": model.known_settings(),
         "policy": model.language_model.policy.describe(),
         "guard": model.guard,
+        "validation_tokens": sum(map(len, model.validation)),
         "chats": model.chat is not None,
     }
     return {"id": model.name, "object": "model", "created": model.created, "owned_by": "silo", "silo": silo}
@@ -44,11 +45,6 @@ def show_caller(request: Request) -> dict[str, Any]:
     bounds = {name: getattr(service.limits, name) for name in ("max_tokens", "neighbours", "body_bytes")}
     may = [str(permission) for permission in Permission if caller.may(permission)]
     return {**caller.as_json(), "permissions": may, "limits": bounds}
-
-
-def list_keys(request: Request) -> dict[str, Any]:
-    """The keys of this server: what each may, never the key itself."""
-    return {"data": [key.as_json() for key in service_of(request).keys.known()]}
 
 
 def show_attribution(request: Request, answer: str) -> dict[str, Any]:

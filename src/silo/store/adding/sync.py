@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from silo.errors import SiloError
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
@@ -25,7 +27,7 @@ from silo.sources.reader.plan import expand_folders
 from silo.store.adding.add import Added, Incoming, Note, decide
 from silo.store.adding.admission import Admission
 from silo.store.bucket import Bucket
-from silo.store.selector import Selector
+from silo.store.policy.conditions import Among
 from silo.store.view import View
 
 NOT_THERE = "not-there"
@@ -159,7 +161,7 @@ def _beginnings(place: str, marks: str) -> Iterator[str]:
 def _missing(bucket: Bucket, sources: set[str], present: dict[bytes, str], dead: frozenset[bytes]) -> Iterator[Item]:
     """The documents of some sources that are not present."""
     for source in sorted(sources):
-        for row in Selector(source=source).rows(bucket):
+        for row in np.flatnonzero(Among("source", frozenset([source])).mask(bucket)).tolist():
             name = bucket.index[row]["id"].tobytes()
             if name not in present and name not in dead:
                 yield Item(name.hex(), bucket.external_id(row), source)
