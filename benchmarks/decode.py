@@ -49,6 +49,8 @@ from store import documents
 
 CONTEXTS = (64, 512, 2048)
 BATCHES = (8, 32)
+KEYS_LEARNED = 160_000
+"""Enough for as many lists as a codec has by default."""
 DRAFT_DOMAINS = ("code_copyleft", "enron_emails", "news")
 STORE_DOMAINS = ["wikipedia", "pubmed_central", "code_copyleft"]
 REPEATING = DRAFT_DOMAINS[:2]
@@ -287,11 +289,12 @@ def fill_with_random_keys(folder: Path, place: Path, model: LanguageModel, domai
     encoder = DocumentEncoder(model, key)
     texts = [document.text for document in documents(domains, tokens)]
     sample = np.concatenate(list(encoder.keys([encoder.tokenizer.encode([" ".join(texts[:20])])[0][:8192]])))
-    width = min(128, sample.shape[1])
+    keys = RandomKeys(encoder, sample)
+    (learned,) = keys.keys([np.zeros(KEYS_LEARNED + 1, dtype=np.uint32)])
     store = Store.create(
         folder,
-        RandomKeys(encoder, sample),
-        codec=Codec.learn(sample, CodecSettings(rotation="pca", dimensions=width, lists=512)),
+        keys,
+        codec=Codec.learn(learned, CodecSettings(dimensions=min(128, sample.shape[1]))),
         tokenizer_file=place / "tokenizer.json",
         searches=("knn", "ngram"),
     )
