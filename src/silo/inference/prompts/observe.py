@@ -207,7 +207,7 @@ class _Observer:
             for at in range(len(prompt.wanted)):
                 yield whole[: len(whole) - len(prompt.wanted) + at + 1]
 
-    def _entries_of(self, place: int, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _entries_of(self, place: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         """Which entries of a place tokens are; -1 for those that are not wanted there."""
         order = self._orders[place]
         wanted = self._wanted[place][order]
