@@ -53,6 +53,8 @@ from silo.text.strict_json import parse_object
 
 _LOG = logging.getLogger("silo.server")
 _DEPTH = 64
+_SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter from the others: the engine gives it up in every search and pass."""
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 EVERYBODY: tuple[Role, ...] = ()
@@ -284,6 +286,7 @@ class _Gate:
 def serve(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGINT or SIGTERM; what is under way is finished first. `announce` gets the address."""
     app = build_app(recipe)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     _log_to_stderr()
     config = uvicorn.Config(
         app,

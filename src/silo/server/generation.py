@@ -275,6 +275,7 @@ class Batch:
         self._engine, self._metrics, self._texts = engine, metrics, texts
         self._pause = pause
         self._arrived: deque[tuple[Text, Any]] = deque()
+        self._first: dict[int, float] = {}
         self._called = False
         self._awake, self._next_look = asyncio.Event(), 0.0 if pause < math.inf else math.inf
         self._loop = asyncio.get_running_loop()
@@ -283,6 +284,8 @@ class Batch:
 
     def _deliver(self, text: Text, event: Any) -> None:
         """Take an event of the engine, in its thread."""
+        if isinstance(event, Step):
+            self._first.setdefault(text.index, time.monotonic())
         self._arrived.append((text, event))
         is_urgent = event is END or isinstance(event, Exception)
         if is_urgent or not self._called:
@@ -321,7 +324,8 @@ class Batch:
         if isinstance(item, TokenScore):
             return
         if not text.steps:
-            self._metrics.time("silo_first_token_seconds", time.monotonic() - self._requests[text.index].begun)
+            waited = self._first[text.index] - self._requests[text.index].begun
+            self._metrics.time("silo_first_token_seconds", waited)
         self._metrics.note_step(item)
         text.add(item)
 
