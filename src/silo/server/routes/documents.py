@@ -342,7 +342,7 @@ class Worker:
         if store is None:
             raise SiloError("input-missing", f"the store {job.store} is not served any more")
         if job.kind == "add":
-            self._catalogue.let_add(store)
+            give_way(lambda: self._catalogue.let_add(store))
         end = time.monotonic() + _BUSY_SECONDS if job.kind == "add" else math.inf
         while True:
             try:
