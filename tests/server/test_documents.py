@@ -267,7 +267,7 @@ def test_adding_steps_back_with_all_its_threads_and_nobody_else_does() -> None:
             return [niceness(), pool.submit(niceness).result()]
 
     before = niceness()
-    assert give_way(both) == [min(19, before + 10)] * 2
+    assert give_way(both) == [min(19, before + 5)] * 2
     assert niceness() == before
     with pytest.raises(ZeroDivisionError):
         give_way(lambda: 1 // 0)

@@ -39,8 +39,8 @@ Result = TypeVar("Result")
 State = Literal["queued", "running", "done", "failed"]
 _KEPT = 1000
 _SAVED_SECONDS = 2.0
-_NICENESS = 10
-"""Of adding: it gets a tenth of a core for which a text competes, and all of one for which nobody does."""
+_NICENESS = 5
+"""Of adding: it gets a quarter of a core for which a text competes, and all of one for which nobody does."""
 _LOOK_SECONDS = 0.05
 _FIRST = "erase"
 """The kind of jobs that others give way to."""
