@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,warc,hub,serve,mcp]'
 	touch $@
 
-test: setup lint ## lint, types and all tests
+test: setup lint ## lint, types and all tests but those of the page
 	$(MAKE) --no-print-directory -j 2 types check
 
 lint: setup ## style
@@ -27,9 +27,9 @@ lint: setup ## style
 types: setup ## static types
 	$(BIN)/mypy
 
-check: setup ## the tests alone
+check: setup ## the tests alone, without those of the page
 	$(BIN)/pytest tests/journeys # compiles most kernels, which two processes at once would compile twice
-	$(BIN)/pytest -n 2 --ignore tests/journeys
+	$(BIN)/pytest -n 2 --ignore tests/journeys --ignore tests/page # Playwright keeps an event loop running
 
 test-page: setup ## the tests of the web page, in this machine's Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[page]'
