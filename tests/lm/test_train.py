@@ -346,7 +346,8 @@ def take_part(recipe_file: str) -> None:
         _compare_gradients(replace(TINY, tied=tied), shard=recipe.shard)
 
 
-@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.slow), True], ids=["copies", "shards"])
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 def test_two_processes_train_one_model(place: Path, tmp_path: Path, shard: bool) -> None:
     """Two processes on gloo, joined through accelerate, see the same data as one and end almost equal."""
     recipe = replace(

@@ -21,6 +21,7 @@ from tests.reliability.codec_nursery import TWO, install, make_codec, make_model
 FEWEST_KILLS = 30
 
 
+@pytest.mark.slow
 def test_a_model_survives_a_kill_before_every_call(tmp_path: Path) -> None:
     nursery = [sys.executable, "-m", "tests.reliability.codec_nursery", str(tmp_path)]
     done = subprocess.run(nursery, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
