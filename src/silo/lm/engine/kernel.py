@@ -48,7 +48,7 @@ _MOST_ROWS = 6
 """Rows of one tile."""
 _BLOCK_ROWS = 96
 """Rows that take turns with one panel, so that both stay in the second-level cache."""
-QUERY_ROWS = 12
+QUERY_ROWS = 24
 """Queries (of several tokens, and of the heads that share keys) that read the cache together."""
 _ROWS_PER_THREAD = 24
 """With fewer rows for each thread, weights that all threads read cost more than meetings do."""
