@@ -272,12 +272,36 @@ def test_followers_and_holders_are_those_of_the_whole_pattern(world: World, size
     inside = pattern and world.begin not in pattern
     search, allowed = world.limited()
     assert plain(search.followers(pattern, allowed=allowed)) == (followed(documents, pattern) if inside else {})
-    by_size = search.followers_by_size(pattern, range(len(pattern), -1, -1), allowed=allowed)
+    by_size = search.followers_of([pattern[cut:] for cut in range(len(pattern) + 1)], allowed=allowed)
     for cut, found_after in enumerate(by_size):
         assert plain(found_after) == plain(search.followers(pattern[cut:], allowed=allowed))
     held = Counter(number for number, _ in occurrences(documents, pattern)) if inside else {}
     found = weighed(search.weigh_documents(pattern, [len(pattern)], [1.0], world.table(), allowed=allowed))
     assert {world.kept_number(row): weight for row, weight in found.items()} == held
+
+
+@given(worlds(), st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=6), st.integers(0, 9))
+@settings(deadline=None, max_examples=200)
+def test_texts_that_are_asked_about_together_are_answered_as_each_alone(
+    world: World, cuts: list[tuple[int, int]], longest: int
+) -> None:
+    search, allowed = world.limited()
+    texts = [world.text[min(cut) : max(cut)] for cut in cuts]
+    lengths = search.longest_of(texts, allowed=allowed, longest=longest)
+    assert lengths == [search.longest(text, allowed=allowed, longest=longest) for text in texts]
+    together = search.followers_of(texts, allowed=allowed) if texts else []
+    assert list(map(plain, together)) == [plain(search.followers(text, allowed=allowed)) for text in texts]
+    sizes = [[size for size in (1, 2, 3, longest) if size <= len(text)] for text in texts]
+    weights = [[0.1 * size + 0.3 for size in each] for each in sizes]
+    levels = [[value for each in values for value in each] for values in (sizes, weights)]
+    ends = np.cumsum([len(each) for each in sizes])
+    rows, sums, row_ends = search.weigh_documents_of(texts, ends, *levels, world.table(), allowed=allowed)
+    first = 0
+    for text, each, more, last in zip(texts, sizes, weights, row_ends.tolist(), strict=True):
+        alone = search.weigh_documents(text, each, more, world.table(), allowed=allowed)
+        assert rows[first:last].tolist() == alone[0].tolist()
+        assert sums[first:last].tolist() == alone[1].tolist()
+        first = last
 
 
 @given(worlds(), st.integers(0, 15), st.integers(0, 14), st.sets(st.integers(1, 7), min_size=1))

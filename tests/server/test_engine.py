@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from silo.inference.asking.asks import Asking
+from silo.inference.context import InContext
 from silo.inference.credit import Credits
 from silo.inference.generate import GenerateOptions, Step, generate, score_tokens, scoring, writing
 from silo.inference.predict import Predictor
-from silo.inference.retrieval import Search
 from silo.inference.settings import Settings, parse_method
+from silo.lm.windows import Window
 from silo.server.access import LOCAL
 from silo.server.engine import END, Engine, Request, Slots
 from silo.server.generation import Batch, Text, Wanted
@@ -238,12 +239,16 @@ def test_the_loop_hears_of_a_first_token_and_an_end_at_once_and_of_the_others_to
 def test_a_search_that_fails_ends_its_own_text_alone(served: Served) -> None:
     every = served.app.state.service.catalogue.models["tiny"].language_model
 
-    def broken() -> Asking[int]:
-        yield Search(lambda: 1 // 0)
+    class Broken:
+        def window_at(self, position: int) -> Window:
+            return Window(0, 0, position)
 
-    slots, done = Slots(2), Collected()
-    slots.add_request(done.request("broken", broken))
-    slots.add_request(done.request("whole", partial(writing, every, "The", GenerateOptions(max_tokens=1))))
+        def find(self, *_: Any) -> list[InContext]:
+            raise ZeroDivisionError
+
+    slots, done, options = Slots(3), Collected(), GenerateOptions(max_tokens=1)
+    for name, predictor in (("whole", every), ("broken", every.with_context(Broken())), ("other", every)):
+        slots.add_request(done.request(name, partial(writing, predictor, "The", options)))
     slots.step()
     assert isinstance(dict(done.seen)["broken"], ZeroDivisionError)
-    assert dict(done.seen)["whole"] == next(generate(every, "The", GenerateOptions(max_tokens=1)))
+    assert dict(done.seen)["whole"] == dict(done.seen)["other"] == next(generate(every, "The", options))

@@ -195,7 +195,7 @@ class _Places:
     def _place(self, prediction: Prediction, at: int, retriever: Any, shares: Mapping[str, float]) -> dict[str, Any]:
         """What the true token owes to whom."""
         token, view = int(self._text.stream.ids[at]), retriever.views[0]
-        owed = credit(prediction, token, retriever)
+        (owed,) = credit(prediction.every, [token], retriever)
         tiers = dict.fromkeys(map(str, Tier), 0.0)
         for item in owed:
             tiers[item.facts.tier] += item.share

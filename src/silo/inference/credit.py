@@ -11,21 +11,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from silo.inference.context import InContext
 from silo.inference.mix import Floats
-from silo.inference.predict import Prediction
+from silo.inference.predict import Predictions
 from silo.inference.retrieval import Ints, Retriever
 from silo.store.facts import Facts, FactTable
 
 _UNIT = 2.0**-40
 _SPARSE = 32
 """A table for all rows is worth making if it is at most so many times longer than the rows that are added up."""
-_NOTHING = np.empty(0, dtype=np.int64), np.empty(0)
+_MOST_HELD = 1000
+"""Tokens of the longest match that the stores look for."""
 
 
 class Credit(NamedTuple):
@@ -132,48 +135,100 @@ def _largest_first(item: Credit) -> tuple[float, str]:
     return -item.share, item.facts.id
 
 
-def credit(prediction: Prediction, token: int, retriever: Retriever | None) -> Credits:
-    """Split the probability of a token between the language model and the documents."""
-    probability = float(prediction.probabilities[token])
-    if retriever is None or probability <= 0:
-        return Credits()
-    context = (
+def credit(predictions: Predictions, tokens: Sequence[int], retriever: Retriever | None) -> list[Credits]:
+    """Split the probability of a token of each text between the language model and the documents.
+
+    Of a text whose token is -1 nobody wants to know.
+    """
+    chosen = np.array(tokens, dtype=np.int64)
+    probabilities = predictions.probabilities[np.arange(len(chosen)), chosen]
+    chosen[probabilities <= 0] = -1
+    if retriever is None or not (chosen >= 0).any():
+        return [Credits() for _ in tokens]
+    parts = [
+        _store_parts(predictions, chosen, probabilities, retriever, store) for store in range(len(retriever.views))
+    ]
+    return [
+        Credits([part for part in of_text if part is not None], _in_context(context, retriever))
+        if token >= 0
+        else Credits()
+        for token, context, of_text in zip(chosen, predictions.contexts, zip(*parts, strict=True), strict=True)
+    ]
+
+
+def _in_context(context: Sequence[InContext], retriever: Retriever) -> tuple[Credit, ...]:
+    return tuple(
         Credit(retriever.views[store].facts[passage.row], 0.0, True, store)
-        for item in prediction.context
+        for item in context
         for store, passage in item.passages
     )
-    return Credits(list(_parts(prediction, token, probability, retriever)), tuple(context))
 
 
-def _parts(prediction: Prediction, token: int, probability: float, retriever: Retriever) -> Iterator[_StoreCredits]:
-    """Per store every document once, with its share."""
-    levels = [pair for pair in zip(prediction.levels, prediction.level_weights, strict=True) if pair[1] > 0]
-    sizes = [level.length + 1 for level, _ in levels]
-    weights = [weight / level.total for level, weight in levels]
-    ids = np.append(prediction.prefix, token) if sizes else prediction.prefix
-    for store, view in enumerate(retriever.views):
-        near = _near(prediction, token, store)
-        held = retriever.holders(store, ids, sizes, weights) if sizes else _NOTHING
-        rows, shares = _shares(*near, *held, probability)
-        if len(rows):
-            yield _StoreCredits(store, view.facts, rows, shares)
-
-
-def _near(prediction: Prediction, token: int, store: int) -> tuple[Ints, Floats]:
-    """Rows of a store, which may repeat, and the parts of the token's probability that come from neighbours there."""
-    near, weights = prediction.neighbours, prediction.neighbour_weights
-    if near is None or weights is None:
-        return _NOTHING
-    rows, parts = _select_matches(
-        near.values[0], near.stores[0], near.rows[0], weights[0], token, store, prediction.weights[1]
+def _store_parts(
+    predictions: Predictions, tokens: Ints, probabilities: Floats, retriever: Retriever, store: int
+) -> list[_StoreCredits | None]:
+    """Of each text every document of a store once, with its share; None where there is none."""
+    near, levels = predictions.near, predictions.levels
+    counted = (levels.weights > 0) & (tokens[levels.texts] >= 0)
+    level_ends = np.searchsorted(levels.texts[counted], np.arange(len(tokens)), side="right")
+    sizes, weights = levels.lengths[counted] + 1, levels.weights[counted] / levels.totals[counted]
+    texts = [np.append(ids[-_MOST_HELD:], token) for ids, token in zip(predictions.prefixes, tokens, strict=True)]
+    held = retriever.holders(store, texts, level_ends, sizes, weights) if len(sizes) else _nothing_held(len(tokens))
+    found = near.found
+    rows, shares, ends = _share_out(
+        tokens,
+        probabilities,
+        store,
+        near.places,
+        (found.values, found.stores, found.rows, near.shares, near.weights),
+        held,
     )
-    return rows, parts
+    facts, cuts = retriever.views[store].facts, [0, *ends.tolist()]
+    return [
+        _StoreCredits(store, facts, rows[first:last].copy(), shares[first:last].copy()) if first < last else None
+        for first, last in pairwise(cuts)
+    ]
+
+
+def _nothing_held(texts: int) -> tuple[Ints, Floats, Ints]:
+    return np.empty(0, dtype=np.int64), np.empty(0), np.zeros(texts, dtype=np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
+def _share_out(
+    tokens: Ints, probabilities: Floats, store: int, places: Ints, near: Any, held: Any
+) -> tuple[Ints, Floats, Ints]:
+    """Of each text the rows of a store and their shares, all in a row, and where those of each text end.
+
+    `places` says which row of `near` is a text's; it has none at -1.
+    """
+    values, stores, near_rows, near_shares, near_weights = near
+    held_rows, held_sums, held_ends = held
+    ends = np.empty(len(tokens), dtype=np.int64)
+    rows, shares, filled = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64), 0
+    none, nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
+    for text in range(len(tokens)):
+        first, last, at = held_ends[text - 1] if text else 0, held_ends[text], places[text]
+        documents, parts = none, nothing
+        if tokens[text] >= 0 and at >= 0:
+            documents, parts = _select_matches(
+                values[at], stores[at], near_rows[at], near_shares[at], tokens[text], store, near_weights[at]
+            )
+        made, each = _shares(documents, parts, held_rows[first:last], held_sums[first:last], probabilities[text])
+        if filled + len(made) > len(rows):
+            rows = np.concatenate((rows[:filled], np.empty(filled + len(made), dtype=np.int64)))
+            shares = np.concatenate((shares[:filled], np.empty(filled + len(made), dtype=np.float64)))
+        rows[filled : filled + len(made)], shares[filled : filled + len(made)] = made, each
+        filled += len(made)
+        ends[text] = filled
+    return rows, shares, ends
+
+
+@numba.njit(nogil=True)
 def _select_matches(
     values: Ints, stores: Ints, rows: Ints, weights: Floats, token: int, store: int, factor: float
 ) -> tuple[Ints, Floats]:
+    """Rows of a store, which may repeat, and the parts of a token's probability that come from neighbours there."""
     documents, parts, made = np.empty_like(rows), np.empty_like(weights), 0
     for at in range(len(values)):
         if values[at] == token and stores[at] == store and rows[at] >= 0:
@@ -182,7 +237,7 @@ def _select_matches(
     return documents[:made], parts[:made]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _shares(rows: Ints, parts: Floats, others: Ints, more: Floats, probability: float) -> tuple[Ints, Floats]:
     """Every row once, with its share of the probability in whole units, rounded down; without a unit it is left out."""
     documents, sums = _sum_by_row(np.concatenate((rows, others)), np.concatenate((parts, more)))
@@ -192,7 +247,7 @@ def _shares(rows: Ints, parts: Floats, others: Ints, more: Floats, probability: 
         if share > 0:
             documents[kept], sums[kept] = documents[at], share
             kept += 1
-    return documents[:kept].copy(), sums[:kept].copy()
+    return documents[:kept], sums[:kept]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.inference.asking.asks import Asking, alone
-from silo.inference.credit import Credit, Credits, credit
+from silo.inference.asking.asks import Ask, Asking, alone, wait_for
+from silo.inference.asking.choose import Choice, Chosen, Sampling, Score, TokenScore
+from silo.inference.credit import Credit, Credits
 from silo.inference.guard import Guard
-from silo.inference.mix import Floats
-from silo.inference.neighbours import Neighbour, top_neighbours
-from silo.inference.predict import Prediction, Predictor
-from silo.inference.retrieval import Retriever
+from silo.inference.neighbours import Neighbour
+from silo.inference.predict import Predictor
 from silo.text.tokenizer import Tokenizer
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-_TAIL = 16
+_TAIL = 6
+"""Tokens on which the text of the next one may depend, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,45 +61,6 @@ class Step:
             "credits": [item.as_json() for item in self.credits],
         }
         return {**shown, "neighbours": [item.as_json() for item in self.neighbours]} if self.neighbours else shown
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Temperature 0 takes the likeliest token. `top_k` 0 and `top_p` 1 leave all tokens in."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.temperature <= 100 and self.top_k >= 0 and 0 < self.top_p <= 1):
-            raise SiloError("usage", "temperature is 0 to 100, top-k at least 0 and top-p above 0 and at most 1")
-        if self.seed is not None and self.seed < 0:
-            raise SiloError("usage", "a seed is not negative")
-
-    def rng(self) -> np.random.Generator:
-        """A generator for one text."""
-        return np.random.default_rng(self.seed)
-
-    def choose(self, probabilities: Floats, rng: np.random.Generator) -> int:
-        """A token; ties of the greedy choice go to the lower number."""
-        if self.temperature == 0:
-            return int(probabilities.argmax())
-        order = np.argsort(-probabilities, kind="stable")
-        order = order[: self.top_k] if self.top_k else order
-        weights = _tempered(probabilities[order], self.temperature)
-        kept = int(np.searchsorted(np.cumsum(weights), self.top_p * weights.sum())) + 1
-        bounds = np.cumsum(weights[:kept])
-        drawn = min(int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right")), len(bounds) - 1)
-        return int(order[drawn])
-
-
-def _tempered(probabilities: Floats, temperature: float) -> Floats:
-    with np.errstate(divide="ignore"):
-        logs = np.log(probabilities)
-    weights: Floats = np.exp((logs - logs.max()) / temperature)
-    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +110,6 @@ def writing(predictor: Predictor, prompt: str | NDArray[Any], options: GenerateO
     return _Text(predictor, _prompt_ids(prompt, predictor.tokenizer), options).steps()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScore:
-    """A token of a text that is there already, its log-probability, and the likeliest tokens at its place.
-
-    The first token of all has nothing before it, and neither.
-    """
-
-    token: int
-    log_probability: float | None
-    alternatives: tuple[tuple[int, float], ...] = ()
-
-
 def score_tokens(
     predictor: Predictor, prompt: str | NDArray[Any], alternatives: int = 0, *, given: int = 0
 ) -> Iterator[TokenScore]:
@@ -183,13 +130,7 @@ def scoring(
     if not given:
         yield TokenScore(int(ids[0]), None)
     for at in range(1 + given, len(ids)):
-        score = partial(_score, int(ids[at]), predictor.tokenizer.vocabulary, alternatives)
-        yield (yield from reader.use_next(ids[:at], score, asks_stores=bool(predictor.method)))
-
-
-def _score(token: int, vocabulary: int, alternatives: int, prediction: Prediction, _: Retriever | None) -> TokenScore:
-    tops = _likeliest(prediction.probabilities[:vocabulary], alternatives)
-    return TokenScore(token, _log(prediction.probabilities[token]), tops)
+        yield (yield from wait_for(Ask(reader, ids[:at], Score(int(ids[at]), alternatives))))
 
 
 def _prompt_ids(prompt: str | NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.int64]:
@@ -199,78 +140,38 @@ def _prompt_ids(prompt: str | NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.
     return ids if begins else np.concatenate([np.array([tokenizer.begin], dtype=np.int64), ids])
 
 
-def _likeliest(probabilities: Floats, count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens and their log-probabilities; of equal ones, the lower number first."""
-    if not count:
-        return ()
-    least = np.partition(probabilities, len(probabilities) - min(count, len(probabilities)))[-count:].min()
-    among = np.flatnonzero(probabilities >= least)
-    best = among[np.argsort(-probabilities[among], kind="stable")][:count]
-    return tuple((token, _log(probabilities[token])) for token in best.tolist())
-
-
-def _log(probability: float) -> float:
-    """A logarithm that is a number also where nothing is left of a probability."""
-    return math.log(max(float(probability), 5e-324))
-
-
 class _Text:
     """A text that is being written."""
 
     def __init__(self, predictor: Predictor, ids: NDArray[np.int64], options: GenerateOptions) -> None:
-        self._predictor, self._options = predictor, options
-        self._ids = ids
+        self._options = options
+        self._ids = np.concatenate([ids, np.empty(options.max_tokens, dtype=np.int64)])
+        self._length = len(ids)
         self._reader = predictor.reader()
-        self._rng = options.sampling.rng()
+        self._rng = options.sampling.rng() if options.sampling.temperature > 0 else None
         self._writer = _Writer(predictor.tokenizer, ids, options.stop)
 
     def steps(self) -> Asking[Step]:
-        asks_stores = bool(self._predictor.method) or self._options.guard is not None
-        for count in range(self._options.max_tokens):
-            step = yield from self._reader.use_next(self._ids, self._choose, asks_stores=asks_stores)
-            if step.token < 0:
-                yield step
-                return
-            piece, stopped = self._writer.write(step.token)
-            last = count + 1 == self._options.max_tokens
-            piece += self._writer.rest() if last and not stopped else ""
-            finish = "stop" if stopped else "length" if last else ""
-            yield _shown(step, piece, finish)
+        options = self._options
+        wanted = Choice(options.sampling, options.guard, options.neighbours, options.credit, options.alternatives)
+        for left in reversed(range(options.max_tokens)):
+            drawn = self._rng.random() if self._rng is not None else 0.0
+            made: Chosen = yield from wait_for(Ask(self._reader, self._ids[: self._length], wanted, drawn))
+            piece, finish = (self._writer.rest(), made.finish) if made.finish else self._write(made.token, left)
+            yield Step(
+                made.token, piece, made.log_probability, made.credits, made.neighbours, finish, made.alternatives
+            )
             if finish:
                 return
 
-    def _choose(self, prediction: Prediction, retriever: Retriever | None) -> Step:
-        """The next token; its text comes later."""
-        probabilities = self._allowed(prediction, retriever)
-        if not probabilities.sum() > 0:
-            return self._end("content_filter")
-        token = self._options.sampling.choose(probabilities, self._rng)
-        tops = _likeliest(prediction.probabilities[: len(probabilities)], self._options.alternatives)
-        log = _log(prediction.probabilities[token])
-        if token == self._predictor.tokenizer.begin:
-            return self._end("stop", log, tops)
-        credited = credit(prediction, token, retriever) if self._options.credit else Credits()
-        near = self._neighbours(prediction, retriever)
-        self._ids = np.append(self._ids, token)
-        return Step(token, "", log, credited, near, alternatives=tops)
-
-    def _neighbours(self, prediction: Prediction, retriever: Retriever | None) -> tuple[Neighbour, ...]:
-        tokenizer, count, guard = self._predictor.tokenizer, self._options.neighbours, self._options.guard
-        return top_neighbours(prediction, retriever, tokenizer, count, with_text=guard is None)
-
-    def _allowed(self, prediction: Prediction, retriever: Retriever | None) -> NDArray[np.float64]:
-        """Without ids that stand for nothing and without what the guard forbids."""
-        probabilities = prediction.probabilities[: self._predictor.tokenizer.vocabulary]
-        if self._options.guard is None or retriever is None:
-            return probabilities
-        return self._options.guard.apply(probabilities, self._ids, retriever.views)
-
-    def _end(self, finish: str, log: float = 0.0, alternatives: tuple[tuple[int, float], ...] = ()) -> Step:
-        return Step(-1, self._writer.rest(), log, Credits(), finish=finish, alternatives=alternatives)
-
-
-def _shown(step: Step, text: str, finish: str) -> Step:
-    return replace(step, text=text, finish=finish)
+    def _write(self, token: int, left: int) -> tuple[str, str]:
+        """Append a token: the text that is certain now, and why it is the last one if it is."""
+        self._ids[self._length] = token
+        self._length += 1
+        piece, stopped = self._writer.write(token)
+        if stopped:
+            return piece, "stop"
+        return (piece, "") if left else (piece + self._writer.rest(), "length")
 
 
 class _Writer:

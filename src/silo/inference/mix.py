@@ -84,19 +84,29 @@ def _mass(values: Any, distances: Any, tau: float, tokens: Any, mass: Any) -> No
 
 
 @numba.njit(cache=True, nogil=True)
-def add_neighbours(into: Any, values: Any, rows: Any, shares: Any, weight: float) -> None:
-    """Add what was found near to a dense distribution: shares of tokens, which may repeat; row -1 is none."""
-    for at in range(len(values)):
-        if rows[at] >= 0:
-            if not 0 <= values[at] < len(into):
-                raise IndexError("a neighbour is outside of the vocabulary")
-            into[values[at]] += shares[at] * weight
+def add_neighbours(into: Any, texts: Any, values: Any, rows: Any, shares: Any, weights: Any) -> None:
+    """Add what was found near to dense distributions [texts, vocabulary]: shares of tokens, which may repeat.
+
+    `texts` says whose each row of what was found is, `weights` what it weighs; row -1 is none.
+    """
+    for found in range(len(texts)):
+        for at in range(values.shape[1]):
+            if rows[found, at] >= 0:
+                if not 0 <= values[found, at] < into.shape[1]:
+                    raise IndexError("a neighbour is outside of the vocabulary")
+                into[texts[found], values[found, at]] += shares[found, at] * weights[found]
 
 
 @numba.njit(cache=True, nogil=True)
-def add_counts(into: Any, tokens: Any, counts: Any, total: int, weight: float) -> None:
-    """Add tokens to a dense distribution, each by its part of all that were counted."""
-    for at in range(len(tokens)):
-        if tokens[at] >= len(into):
-            raise IndexError("a token is outside of the vocabulary")
-        into[tokens[at]] += counts[at] / total * weight
+def add_counts(into: Any, texts: Any, ends: Any, tokens: Any, counts: Any, totals: Any, weights: Any) -> None:
+    """Add levels to dense distributions [texts, vocabulary]: tokens, each by its part of all that were counted.
+
+    `texts` says whose each level is, `weights` what it weighs; its tokens end at `ends`.
+    """
+    at = 0
+    for level in range(len(texts)):
+        while at < ends[level]:
+            if tokens[at] >= into.shape[1]:
+                raise IndexError("a token is outside of the vocabulary")
+            into[texts[level], tokens[at]] += counts[at] / totals[level] * weights[level]
+            at += 1

@@ -39,9 +39,10 @@ def top_neighbours(
 
     `with_text` is false under a guard: from one token to the next the places around it would tell whole documents.
     """
-    neighbours, weights = prediction.neighbours, prediction.neighbour_weights
-    if not count or retriever is None or neighbours is None or weights is None:
+    neighbours = prediction.neighbours if count else None
+    if retriever is None or neighbours is None:
         return ()
+    shares = prediction.neighbour_shares
     top = []
     for at in np.flatnonzero(neighbours.rows[0, :count] >= 0).tolist():
         view, row = retriever.views[int(neighbours.stores[0, at])], int(neighbours.rows[0, at])
@@ -49,6 +50,6 @@ def top_neighbours(
         place = int(neighbours.positions[0, at]) - 1
         left = tokenizer.decode(tokens[max(0, place - _LEFT) : place])
         right = tokenizer.decode(tokens[place : place + _RIGHT])
-        distance, weight = float(neighbours.distances[0, at]), float(weights[0, at])
+        distance, weight = float(neighbours.distances[0, at]), float(shares[at])
         top.append(Neighbour(view.facts[row].id, left, right, distance, weight))
     return tuple(top)

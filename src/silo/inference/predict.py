@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.inference.asking.asks import Ask, answer_together
 from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_counts, add_neighbours, component_weights, neighbour_weights
-from silo.inference.retrieval import NearestSearch, NgramLevel, Retriever, Search, reading
-from silo.inference.settings import METHODS, ORDERS, Features, Settings, level_column, level_weight, parse_method
-from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading
+from silo.inference.retrieval import Ints, NgramLevel, Retriever, reading
+from silo.inference.settings import METHODS, ORDERS, Features, Settings, parse_method
+from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading, read_together
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, locate_key_encoder, open_store, require_fit
@@ -35,26 +35,82 @@ if TYPE_CHECKING:
 _LEAST_MATCH = 4
 """Tokens of a match that is followed further."""
 
-Made = TypeVar("Made")
+NoteTime = Callable[[str, float], None]
+"""Is told how many seconds something took."""
+_NO_CONTEXT = [InContext()]
+_NO_NEIGHBOURS = Neighbours(*(np.empty((0, 0), dtype=np.int64) for _ in range(4)), np.empty((0, 0), np.float32), ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The distribution of the next token after `prefix`, and its components: LM, neighbours, levels short to long.
+class Near:
+    """The neighbours of some texts [searched, k], their shares of P_kNN, and the weight of that [searched].
 
-    `weights` has one entry for each component that the method has, also those that found nothing; `level_weights` are
-    those of `levels`. `context` is what the LM had before the text.
+    `texts` says which text each row is of, `places` which row is a text's: -1 where none were looked for.
     """
 
-    prefix: NDArray[np.int64]
-    probabilities: Floats
-    lm: Floats
+    found: Neighbours
+    texts: Ints
+    places: Ints
+    shares: Floats
     weights: Floats
-    neighbours: Neighbours | None
-    neighbour_weights: Floats | None
-    levels: tuple[NgramLevel, ...]
-    level_weights: tuple[float, ...]
-    context: tuple[InContext, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelTable:
+    """The levels of some texts in a row, those of a text short to long: whose each is, and what it weighs."""
+
+    texts: Ints
+    lengths: Ints
+    totals: Ints
+    weights: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """The distributions of the next tokens after some prefixes [texts, vocabulary], and their components.
+
+    All of them under one policy, method and settings. `lm` is what the language model says, `contexts` what it had
+    before each text.
+    """
+
+    prefixes: Sequence[Ints]
+    probabilities: Floats
+    lm: Sequence[Floats]
+    near: Near
+    levels: LevelTable
+    contexts: Sequence[Sequence[InContext]]
+
+
+class Prediction(NamedTuple):
+    """The prediction of one text among others."""
+
+    every: Predictions
+    text: int
+
+    @property
+    def prefix(self) -> Ints:
+        return self.every.prefixes[self.text]
+
+    @property
+    def probabilities(self) -> Floats:
+        row: Floats = self.every.probabilities[self.text]
+        return row
+
+    @property
+    def lm(self) -> Floats:
+        return self.every.lm[self.text]
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """The neighbours of the text alone; None where none were looked for."""
+        place = int(self.every.near.places[self.text])
+        return self.every.near.found.of_key(place) if place >= 0 else None
+
+    @property
+    def neighbour_shares(self) -> Floats:
+        """Their shares of P_kNN."""
+        shares: Floats = self.every.near.shares[self.every.near.places[self.text]]
+        return shares
 
 
 class Predictor:
@@ -177,135 +233,203 @@ def open_predictor(
 
 
 class Reader:
-    """Predicts the next token of a text that grows; the stores are asked anew at every token."""
+    """Reads a text that grows; the stores are asked anew at every token."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self._predictor = predictor
+        self.predictor = predictor
         self._decoders: list[Decoder] = []
         self._last_context: tuple[Any, list[InContext]] = (None, [])
-        self._last_levels: tuple[Any, tuple[NgramLevel, ...]] = (None, ())
         encoder = predictor.encoder
-        self._separate = encoder is not None and (
+        self.has_other_keys = encoder is not None and (
             predictor.context is not None or not predictor.opened.is_same(encoder.opened)
         )
+        """Keys are those of another network, or of the text without what is put before it."""
+        self.kind = (id(predictor.opened), predictor.method, predictor.settings.mark)
+        """Equal for texts whose predictions are made in the same way."""
 
     @cached_property
     def _key_decoder(self) -> Decoder:
-        encoder = self._predictor.encoder
+        encoder = self.predictor.encoder
         assert encoder is not None
         return encoder.opened.decoder(encoder.key)
 
     def predict(self, ids: NDArray[np.integer[Any]], retriever: Retriever | None) -> Prediction:
         """The distribution after a text, which begins with the beginning-of-text token."""
-        asking, answer = self.predicting(ids, retriever), None
-        try:
-            while True:
-                answer = answer_together([asking.send(answer)])[0]
-        except StopIteration as end:
-            found: Prediction = end.value
-            return found
+        (found,) = predict_together([Place(self, np.asarray(ids, dtype=np.int64), retriever)])
+        assert found is not None
+        return found
 
-    def use_next(
-        self, ids: NDArray[np.integer[Any]], use: Callable[[Prediction, Retriever | None], Made], *, asks_stores: bool
-    ) -> Generator[Ask, Any, Made]:
-        """What `use` makes of the prediction after a text and the stores as they are now.
+    def find_context(self, place: Place) -> tuple[list[InContext], int]:
+        """What is put before the text, and where in the text the network begins to read."""
+        provider, prefix, retriever = self.predictor.context, place.ids, place.retriever
+        if provider is None or retriever is None:
+            return _NO_CONTEXT, self.predictor.windows.at(len(prefix)).start
+        window = provider.window_at(len(prefix))
+        mark = (window.first, prefix[: window.first].tobytes(), retriever.content)
+        if self._last_context[0] != mark:
+            self._last_context = (mark, provider.find(prefix, window, retriever))
+        return self._last_context[1], window.start
 
-        Where a long text was read in part only, they are let go of and asked anew.
-        """
-        while True:
-            with self._predictor.reading() if asks_stores else nullcontext() as retriever:
-                prediction = yield from self.predicting(ids, retriever)
-                if prediction is not None:
-                    return use(prediction, retriever)
-
-    def predicting(
-        self, ids: NDArray[np.integer[Any]], retriever: Retriever | None
-    ) -> Generator[Ask, Any, Prediction | None]:
-        """As `predict`, by asks; None where one was not answered."""
-        predictor, settings = self._predictor, self._predictor.settings
-        prefix = np.asarray(ids, dtype=np.int64)
-        levels: tuple[NgramLevel, ...] = ()
-        if retriever is not None and "ngram" in predictor.method:
-            levels = yield from self._levels(prefix, retriever)
-        context, texts = yield from self._texts(prefix, retriever)
-        draft = self._draft_after(prefix, levels, retriever)
-        outputs: list[DecoderOutput] | None = yield Reading(self._decoders[: len(texts)], texts, draft)
-        if outputs is None:
-            return None
-        shares = [item.weight for item in context]
-        lm = outputs[0].probabilities if len(outputs) == 1 else _average(outputs, shares)
-        peak = sum(share * output.peak for share, output in zip(shares, outputs, strict=True))
-        if retriever is None or not predictor.method & {"knn", "ngram"}:
-            return Prediction(prefix, lm, lm, np.ones(1), None, None, (), (), tuple(context))
-        neighbours: Neighbours | None = None
-        if "knn" in predictor.method and settings.asks_neighbours(peak):
-            at_end = (yield self._key_reading(prefix)) if self._separate else outputs
-            if at_end is None:
-                return None
-            neighbours = yield NearestSearch(retriever, at_end[0].key[None], settings.k, settings.probes)
-        weights = component_weights(settings.gates(predictor.method, _features(peak, neighbours, levels)))[0]
-        mixed = lm * weights[0]
-        near: Floats | None = None
-        if neighbours is not None:
-            near = neighbour_weights(neighbours.distances, settings.tau)
-            add_neighbours(mixed, neighbours.values[0], neighbours.rows[0], near[0], weights[1])
-        level_weights = tuple(level_weight(weights, level.length) for level in levels)
-        for level, weight in zip(levels, level_weights, strict=True):
-            add_counts(mixed, level.tokens, level.counts, level.total, weight)
-        return Prediction(prefix, mixed, lm, weights, neighbours, near, levels, level_weights, tuple(context))
-
-    def _levels(self, prefix: NDArray[np.int64], retriever: Retriever) -> Generator[Ask, Any, tuple[NgramLevel, ...]]:
-        """What follows matches of the text; known already where it was read in part only when it was last asked for."""
-        mark = (prefix.tobytes(), retriever.content)
-        if self._last_levels[0] != mark:
-            found = yield Search(partial(retriever.next_tokens, prefix))
-            self._last_levels = (mark, tuple(found))
-        return self._last_levels[1]
-
-    def _texts(
-        self, prefix: NDArray[np.int64], retriever: Retriever | None
-    ) -> Generator[Ask, Any, tuple[list[InContext], list[NDArray[np.int64]]]]:
-        """What is put before the text, and for each such thing the text that the network reads; a decoder for each."""
-        predictor = self._predictor
-        if predictor.context is None or retriever is None:
-            context, start = [InContext()], predictor.windows.at(len(prefix)).start
-        else:
-            window = predictor.context.window_at(len(prefix))
-            mark = (window.first, prefix[: window.first].tobytes(), retriever.content)
-            if self._last_context[0] != mark:
-                found = yield Search(partial(predictor.context.find, prefix, window, retriever))
-                self._last_context = (mark, found)
-            context, start = self._last_context[1], window.start
-        key = predictor.encoder.key if predictor.encoder and not self._separate else "final"
+    def reading(self, place: Place, context: Sequence[InContext], start: int) -> Reading:
+        """Asks what comes after the text, with each of these things before it; a decoder for each."""
+        predictor, prefix = self.predictor, place.ids
+        key = predictor.encoder.key if predictor.encoder and not self.has_other_keys else "final"
         while len(self._decoders) < len(context):
             self._decoders.append(predictor.opened.decoder(key))
-        return context, [np.concatenate([item.tokens, prefix[start:]]) for item in context]
+        texts = [
+            np.concatenate([item.tokens, prefix[start:]]) if len(item.tokens) else prefix[start:] for item in context
+        ]
+        draft: MakeDraft | None = None
+        if predictor.drafting and place.asks("ngram"):
+            draft = partial(place.retriever.continue_match, prefix, least=_LEAST_MATCH)
+        return Reading(self._decoders[: len(texts)], texts, draft)
 
-    def _draft_after(
-        self, prefix: NDArray[np.int64], levels: Sequence[NgramLevel], retriever: Retriever | None
-    ) -> MakeDraft | None:
-        """What follows the longest match, as a guess of what will be written; a short match is no reason for one."""
-        if not self._predictor.drafting or retriever is None or not levels or levels[-1].length < _LEAST_MATCH:
-            return None
-        return partial(retriever.continue_match, prefix)
-
-    def _key_reading(self, prefix: NDArray[np.int64]) -> Reading:
+    def key_reading(self, prefix: Ints) -> Reading:
         """Asks for the key of this place, from the text alone."""
-        assert self._predictor.encoder is not None
-        window = self._predictor.encoder.windows.at(len(prefix))
+        assert self.predictor.encoder is not None
+        window = self.predictor.encoder.windows.at(len(prefix))
         return Reading([self._key_decoder], [prefix[window.start :]])
 
 
-def _average(outputs: Sequence[DecoderOutput], shares: Sequence[float]) -> Floats:
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A text, what reads it, and the stores as they are now, None where they have no say: what comes next?"""
+
+    reader: Reader
+    ids: Ints
+    retriever: Retriever | None
+
+    def asks(self, method: str) -> bool:
+        """Do the stores have a say by this method?"""
+        return self.retriever is not None and method in self.reader.predictor.method
+
+
+def predict_together(
+    places: Sequence[Place], *, spare: int | None = None, note_time: NoteTime = lambda *_: None
+) -> list[Prediction | None]:
+    """What comes next at every place, which is what each would be told alone; None where a text was read in part only.
+
+    The network reads all texts in one pass, and what the stores are asked in the same way they are asked at once.
+    `spare` is as for `read_together`. Told are the times of "search" and "network".
+    """
+    begun = perf_counter()
+    contexts = [place.reader.find_context(place) for place in places]
+    found_context = perf_counter()
+    read = _read(places, contexts, spare)
+    was_read = perf_counter()
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for at, item in enumerate(read):
+        if item is not None:
+            groups.setdefault((id(item.place.retriever), item.place.reader.kind), []).append(at)
+    alike = [[item for at in group if (item := read[at]) is not None] for group in groups.values()]
+    searched = [_search(group) for group in alike]
+    note_time("network", was_read - found_context)
+    note_time("search", perf_counter() - was_read + found_context - begun)
+    predictions: list[Prediction | None] = [None] * len(places)
+    for group, items, found in zip(groups.values(), alike, searched, strict=True):
+        every = _mix(items, *found)
+        for text, at in enumerate(group):
+            predictions[at] = Prediction(every, text)
+    return predictions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """What the language model says at a place; the key of it where neighbours are to be looked for."""
+
+    place: Place
+    context: Sequence[InContext]
+    lm: Floats
+    peak: float
+    key: NDArray[np.float32] | None
+
+
+def _read(
+    places: Sequence[Place], contexts: Sequence[tuple[list[InContext], int]], spare: int | None
+) -> list[_Read | None]:
+    """One pass of the network over all texts, and one for keys that are not the same network's."""
+    readings = [place.reader.reading(place, *context) for place, context in zip(places, contexts, strict=True)]
+    outputs = read_together(readings, spare=spare)
+    peaks = [_peak(context, output) for (context, _), output in zip(contexts, outputs, strict=True)]
+    keys: dict[int, NDArray[np.float32]] = {}
+    others: dict[int, Reading] = {}
+    for at, (place, output, peak) in enumerate(zip(places, outputs, peaks, strict=True)):
+        if output is not None and place.asks("knn") and place.reader.predictor.settings.asks_neighbours(peak):
+            if place.reader.has_other_keys:
+                others[at] = place.reader.key_reading(place.ids)
+            else:
+                keys[at] = output[0].key
+    for at, output in zip(others, read_together(list(others.values()), spare=spare), strict=True):
+        if output is None:
+            outputs[at] = None
+        else:
+            keys[at] = output[0].key
+    return [
+        None if output is None else _Read(place, context, _average(output, context), peak, keys.get(at))
+        for at, (place, (context, _), output, peak) in enumerate(zip(places, contexts, outputs, peaks, strict=True))
+    ]
+
+
+def _peak(context: Sequence[InContext], outputs: Sequence[DecoderOutput] | None) -> float:
+    """The mean of what the likeliest token has after each of what stands before the text."""
+    if outputs is None:
+        return 0.0
+    return sum(item.weight * output.peak for item, output in zip(context, outputs, strict=True))
+
+
+def _average(outputs: Sequence[DecoderOutput], context: Sequence[InContext]) -> Floats:
+    if len(outputs) == 1:
+        return outputs[0].probabilities
+    shares = [item.weight for item in context]
     mean: Floats = np.average([output.probabilities for output in outputs], axis=0, weights=shares)
     return mean
 
 
-def _features(peak: float, neighbours: Neighbours | None, levels: Sequence[NgramLevel]) -> Features:
-    """Of one position."""
-    totals = np.zeros((1, len(ORDERS) + 1), dtype=np.int64)
-    for level in levels:
-        totals[0, level_column(level.length)] = level.total
-    longest = max((level.length for level in levels), default=0)
-    closest = neighbours.closest if neighbours is not None else np.array([np.inf])
-    return Features(np.array([peak]), closest, np.array([longest]), totals)
+def _search(items: Sequence[_Read]) -> tuple[list[list[NgramLevel]], Neighbours]:
+    """What follows the last tokens of each text, and the neighbours of those that have a key."""
+    place, settings = items[0].place, items[0].place.reader.predictor.settings
+    levels: list[list[NgramLevel]] = [[] for _ in items]
+    neighbours = _NO_NEIGHBOURS
+    if place.retriever is not None:
+        if "ngram" in place.reader.predictor.method:
+            levels = place.retriever.next_tokens([item.place.ids for item in items])
+        keys = [item.key for item in items if item.key is not None]
+        if keys:
+            neighbours = place.retriever.neighbours(np.stack(keys), settings.k, settings.probes)
+    return levels, neighbours
+
+
+def _mix(items: Sequence[_Read], levels: Sequence[Sequence[NgramLevel]], found: Neighbours) -> Predictions:
+    """The formula, for texts that are asked about in the same way."""
+    place, predictor = items[0].place, items[0].place.reader.predictor
+    prefixes, lm, contexts = zip(*((item.place.ids, item.lm, item.context) for item in items), strict=True)
+    texts = np.array([text for text, item in enumerate(items) if item.key is not None], dtype=np.int64)
+    places = np.full(len(items), -1, dtype=np.int64)
+    places[texts] = np.arange(len(texts))
+    shares = neighbour_weights(found.distances, predictor.settings.tau)
+    flat = [level for of_text in levels for level in of_text]
+    whose = np.repeat(np.arange(len(items)), [len(of_text) for of_text in levels])
+    lengths = np.array([level.length for level in flat], dtype=np.int64)
+    totals = np.array([level.total for level in flat], dtype=np.int64)
+    if place.retriever is None or not predictor.method & {"knn", "ngram"}:
+        table = LevelTable(whose, lengths, totals, np.empty(0))
+        return Predictions(prefixes, np.stack(lm), lm, Near(found, texts, places, shares, np.empty(0)), table, contexts)
+    columns = np.searchsorted(ORDERS, lengths)  # those of longer matches than any order share the last one
+    by_level = np.zeros((len(items), len(ORDERS) + 1), dtype=np.int64)
+    by_level[whose, columns] = totals
+    longest = np.array([of_text[-1].length if of_text else 0 for of_text in levels], dtype=np.int64)
+    closest = np.full(len(items), np.inf)
+    closest[texts] = found.closest
+    features = Features(np.array([item.peak for item in items]), closest, longest, by_level)
+    weights = component_weights(predictor.settings.gates(predictor.method, features))
+    mixed = np.empty((len(items), len(lm[0])))
+    for row, probabilities in enumerate(lm):
+        np.multiply(probabilities, weights[row, 0], out=mixed[row])
+    near = Near(found, texts, places, shares, weights[texts, min(1, weights.shape[1] - 1)])
+    add_neighbours(mixed, texts, found.values, found.rows, shares, near.weights)
+    table = LevelTable(whose, lengths, totals, weights[whose, columns + weights.shape[1] - len(ORDERS) - 1])
+    if flat:
+        ends = np.cumsum([len(level.tokens) for level in flat])
+        tokens, counts = (np.concatenate(column) for column in zip(*(level[1:3] for level in flat), strict=True))
+        add_counts(mixed, whose, ends, tokens, counts, totals, table.weights)
+    return Predictions(prefixes, mixed, lm, near, table, contexts)

@@ -6,10 +6,11 @@ a search has no part in it; one store at least must have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ CANDIDATES = 8
 """Passages looked at for each that is wanted: some overlap a better one, and of long ones only a part may count."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NgramLevel:
+class NgramLevel(NamedTuple):
     """The tokens that follow a context of some length, with their counts; read-only."""
 
     length: int
@@ -74,31 +74,36 @@ class Retriever:
         totals, hits = np.sum([part.totals for part in parts], axis=0), np.sum([part.hits for part in parts], axis=0)
         return Levels(lengths, totals, hits)
 
-    def next_tokens(self, prefix: NDArray[Any]) -> list[NgramLevel]:
-        """What follows the prefix's last tokens, for every order that occurs and the longest match, short to long."""
+    def next_tokens(self, prefixes: Sequence[Ints]) -> list[list[NgramLevel]]:
+        """What follows each prefix's last tokens, for every order that occurs and the longest match, short to long."""
         views = [self.views[at] for at in self._with("ngram")]
-        longest = max(view.longest(prefix, self.policy) for view in views)
-        lengths = [order for order in ORDERS if order <= longest]
-        lengths += [longest] if longest > ORDERS[-1] else []
-        by_store = [view.followers_by_size(prefix, lengths, self.policy) for view in views]
-        return [_add_up(length, parts) for length, *parts in zip(lengths, *by_store, strict=True)]
+        longest = map(max, zip(*(view.longest_of(prefixes, self.policy) for view in views), strict=True))
+        lengths = [_level_lengths(length) for length in longest]
+        contexts = [ids[len(ids) - size :] for ids, sizes in zip(prefixes, lengths, strict=True) for size in sizes]
+        by_store = zip(*(view.followers_of(contexts, self.policy) for view in views), strict=True)
+        return [[_add_up(length, next(by_store)) for length in sizes] for sizes in lengths]
 
-    def continue_match(self, prefix: NDArray[Any], count: int) -> Ints:
-        """The tokens after the longest match of the prefix, in a document that has it; at most so many."""
-        found = [(self.views[at].continuations(prefix, self.policy, limit=1), at) for at in self._with("ngram")]
-        best, at = max(found, key=lambda pair: pair[0].length)
-        if not len(best.rows):
-            return np.empty(0, dtype=np.int64)
-        first = int(best.positions[0]) - 1
-        return self.views[at].document_tokens(int(best.rows[0]))[first : first + count].astype(np.int64)
+    def continue_match(self, prefix: Ints, count: int, *, least: int) -> Ints:
+        """The tokens after the longest match of the prefix, in a document that has it; at most so many.
+
+        None after a match of fewer than `least` tokens.
+        """
+        nothing = np.empty(0, dtype=np.int64)
+        views = [self.views[at] for at in self._with("ngram")]
+        longest, view = max(((view.longest(prefix, self.policy), view) for view in views), key=itemgetter(0))
+        if longest < least:
+            return nothing
+        found = view.continuations(prefix, self.policy, limit=1)
+        first = int(found.positions[0]) - 1
+        return view.document_tokens(int(found.rows[0]))[first : first + count].astype(np.int64)
 
     def holders(
-        self, store: int, ids: NDArray[Any], sizes: Sequence[int], weights: Sequence[float]
-    ) -> tuple[Ints, NDArray[np.float64]]:
-        """Rows of a store's documents that hold the last tokens of `ids`, and the weight of the occurrences."""
+        self, store: int, texts: Sequence[Ints], ends: Ints, sizes: Ints, weights: NDArray[np.float64]
+    ) -> tuple[Ints, NDArray[np.float64], Ints]:
+        """Rows of a store's documents that hold the last tokens of each text, as `View.holders_of` says."""
         if "ngram" not in self.stores[store].config.searches:
-            return np.empty(0, dtype=np.int64), np.empty(0)
-        return self.views[store].holders(ids, sizes, weights, self.policy)
+            return np.empty(0, dtype=np.int64), np.empty(0), np.zeros(len(texts), dtype=np.int64)
+        return self.views[store].holders_of(texts, ends, sizes, weights, self.policy)
 
     def passages(self, text: str, k: int) -> list[Found]:
         """The best passages of all stores."""
@@ -120,41 +125,9 @@ class Retriever:
         return tuple((view.generation.fingerprint, view.dead) for view in self.views)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Search:
-    """Asks the stores something; the answer is what `run` gives."""
-
-    run: Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NearestSearch:
-    """Asks for the nearest rows of one key [1, width]."""
-
-    retriever: Retriever
-    key: NDArray[np.float32]
-    k: int
-    probes: int
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Equal for searches of the same rows in the same way, which can be made as one."""
-        return tuple(map(id, self.retriever.views)), self.retriever.policy, self.k, self.probes
-
-
-def search_together(searches: Sequence[Search | NearestSearch]) -> list[Any]:
-    """The answers to all. Keys that are looked for in the same rows are looked for at once: it shows in no answer."""
-    found: list[Any] = [search.run() if isinstance(search, Search) else None for search in searches]
-    alike: dict[tuple[Any, ...], list[tuple[int, NearestSearch]]] = {}
-    for at, search in enumerate(searches):
-        if isinstance(search, NearestSearch):
-            alike.setdefault(search.kind, []).append((at, search))
-    for group in alike.values():
-        first = group[0][1]
-        every = first.retriever.neighbours(np.concatenate([one.key for _, one in group]), first.k, first.probes)
-        for number, (at, _) in enumerate(group):
-            found[at] = every.of_key(number)
-    return found
+def _level_lengths(longest: int) -> list[int]:
+    """The lengths of the contexts that are looked at where the longest match has so many tokens."""
+    return [*(order for order in ORDERS if order <= longest), *([longest] if longest > ORDERS[-1] else [])]
 
 
 def _add_up(length: int, parts: Sequence[NextTokens]) -> NgramLevel:

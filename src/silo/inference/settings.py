@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError, did_you_mean
-from silo.files import read_marked, write_marked
+from silo.files import fingerprint, read_marked, write_marked
 from silo.inference.gates import Floats, Gate, log_counts, log_nodes
 from silo.store.view import PROBES
 
@@ -117,6 +117,11 @@ class Settings:
             columns.append(np.where(counts > 0, gate, 0.0).reshape(features.totals.shape))
         return np.concatenate(columns, axis=1) if columns else np.empty((len(features.peaks), 0))
 
+    @property
+    def mark(self) -> str:
+        """Equal for settings that say the same."""
+        return fingerprint(self.as_json())
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         plain = {name: getattr(self, name) for name in ("k", "tau", "probes", "skip")}
@@ -149,11 +154,6 @@ class Features:
 def level_column(length: int) -> int:
     """Which level a context of some length is: an order, or the last one, for the longest match."""
     return ORDERS.index(length) if length in ORDERS else len(ORDERS)
-
-
-def level_weight(weights: Floats, length: int) -> float:
-    """The weight of a level among those of all components; levels stand last."""
-    return float(weights[len(weights) - len(ORDERS) - 1 + level_column(length)])
 
 
 def parse_method(text: str) -> frozenset[str]:

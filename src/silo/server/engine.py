@@ -1,11 +1,10 @@
 """The engine thread: it owns the models, and advances all texts that have a slot together, a token at a time.
 
 `Slots` is the loop's inside: `add_request`, `step`, `cancel`. Every request is a text of its own, with its own policy,
-settings, guard and random numbers, which asks for what it needs: searches of the stores, and readings of the network.
-What all of them ask is answered together, one pass of the network for as many texts as there are; answers are those
-that each would get alone. Of a long text a part is read in each step, so that nobody waits for it. Requests are
-admitted between steps, one client after the other; a client who has a slot already does not get the last one that is
-free.
+settings, guard and random numbers, which asks what comes next. All of them are answered together, by one pass of the
+network and one search of what is searched in the same way; answers are those that each would get alone. Of a long text
+a part is read in each step, so that nobody waits for it. Requests are admitted between steps, one client after the
+other; a client who has a slot already does not get the last one that is free.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from silo.inference.asking.asks import Ask, Asking, answer_together
-from silo.lm.engine.decoder import Reading
 from silo.server.problems import Problem
 
 END = object()
@@ -74,10 +72,7 @@ class Slots:
             steps.close()
 
     def step(self) -> None:
-        """One step of every request, or a part of it: who has much to read takes several rounds.
-
-        Searches are answered before the network reads, so that all texts are read in one pass.
-        """
+        """One step of every request, or a part of it: who has much to read takes several rounds."""
         asked: dict[Request, Ask] = {}
         for request in list(self._running):
             if request.cancelled:
@@ -85,29 +80,28 @@ class Slots:
             else:
                 self._advance(request, None, asked)
         while asked:
-            searches = {request for request, ask in asked.items() if not isinstance(ask, Reading)}
-            now = {request: ask for request, ask in asked.items() if not searches or request in searches}
-            answers = self._answer(now, "silo_search_seconds" if searches else "silo_network_seconds")
-            asked = {request: ask for request, ask in asked.items() if request not in now}
+            answers, asked = self._answer(asked), {}
             for request, answer in answers.items():
                 if answer is not None:
                     self._advance(request, answer, asked)
 
-    def _answer(self, asks: dict[Request, Ask], name: str) -> dict[Request, Any]:
+    def _answer(self, asks: dict[Request, Ask]) -> dict[Request, Any]:
         """The answers, all at once; where that fails one by one, so that an error is that of its request alone."""
-        begun = time.perf_counter()
         try:
-            return dict(zip(asks, answer_together(list(asks.values()), spare=_SPARE_TOKENS), strict=True))
+            return dict(zip(asks, self._answers(list(asks.values())), strict=True))
         except Exception:
             answers = {}
             for request, ask in asks.items():
                 try:
-                    answers[request] = answer_together([ask], spare=_SPARE_TOKENS)[0]
+                    (answers[request],) = self._answers([ask])
                 except Exception as error:
                     self._end(request, error)
             return answers
-        finally:
-            self._note_time(name, time.perf_counter() - begun)
+
+    def _answers(self, asks: list[Ask]) -> list[Any]:
+        return answer_together(
+            asks, spare=_SPARE_TOKENS, note_time=lambda what, seconds: self._note_time(f"silo_{what}_seconds", seconds)
+        )
 
     def _advance(self, request: Request, answer: Any, asked: dict[Request, Ask]) -> None:
         """Let a request go on with an answer, to what it asks next or to the end of its step."""

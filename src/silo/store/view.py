@@ -331,9 +331,13 @@ class View:
         where = self._token_table.look_up(after.buckets, after.places)
         return Continuations(after.length, after.tokens, after.counts, after.total, after.ends, *where, self.ids)
 
-    def longest(self, prefix: Ids, policy: Policy = EVERYTHING, *, longest: int = 1000) -> int:
+    def longest(self, prefix: Ids, policy: Policy = EVERYTHING) -> int:
         """The length of the longest suffix of a prefix that anything follows in an allowed document."""
-        return self._suffixes.longest(prefix, allowed=self._allowed_suffixes(policy), longest=longest)
+        return self.longest_of([prefix], policy)[0]
+
+    def longest_of(self, prefixes: Sequence[Ids], policy: Policy = EVERYTHING) -> list[int]:
+        """As `longest`, of each prefix."""
+        return self._suffixes.longest_of(prefixes, allowed=self._allowed_suffixes(policy))
 
     def longest_match(self, ids: Ids, policy: Policy = EVERYTHING) -> Match:
         """The longest suffix of `ids` that occurs in an allowed document."""
@@ -345,43 +349,58 @@ class View:
 
     def followers(self, context: Ids, policy: Policy = EVERYTHING) -> NextTokens:
         """What follows all of a context in allowed documents; read-only."""
-        return self.followers_by_size(context, [len(context)], policy)[0]
+        return self.followers_of([context], policy)[0]
 
-    def followers_by_size(self, context: Ids, sizes: Sequence[int], policy: Policy = EVERYTHING) -> list[NextTokens]:
-        """What follows the last tokens of a context in allowed documents, for each of some numbers of them; read-only.
-
-        Frequent ones are remembered: they are short and asked for all the time.
-        """
-        ids = np.asarray(context, dtype=np.int64)
-        allowed, known = self._allowed_suffixes(policy), dict[int, NextTokens]()
-        keys = {size: (self.allowed(policy), ids[len(ids) - size :].tobytes()) for size in sizes}
+    def followers_of(self, contexts: Sequence[Ids], policy: Policy = EVERYTHING) -> list[NextTokens]:
+        """As `followers`, of each context. Frequent ones are remembered: they are short and asked for all the time."""
+        allowed, suffixes = self.allowed(policy), self._allowed_suffixes(policy)
+        keys = [(allowed, np.asarray(context, dtype=np.int64).tobytes()) for context in contexts]
         with self._guard:
-            for size, key in keys.items():
-                if key in self._followers:
-                    known[size] = self._followers[key] = self._followers.pop(key)
-        asked = [size for size in sizes if size not in known]
-        found = self._suffixes.followers_by_size(ids, asked, allowed=allowed) if asked else []
-        for size, following in zip(asked, found, strict=True):
-            known[size] = following
-            if following.total > _FREQUENT:
-                self._remember(keys[size], following)
-        return [known[size] for size in sizes]
+            known = {key: following for key in keys if (following := self._recall(key)) is not None}
+        asked = {key: context for key, context in zip(keys, contexts, strict=True) if key not in known}
+        if asked:
+            found = self._suffixes.followers_of(list(asked.values()), allowed=suffixes)
+            known.update((key, self._remember(key, item)) for key, item in zip(asked, found, strict=True))
+        return [known[key] for key in keys]
 
-    def _remember(self, key: tuple[_AllowedDocuments, bytes], following: NextTokens) -> None:
-        with self._guard:
+    def _recall(self, key: tuple[_AllowedDocuments, bytes]) -> NextTokens | None:
+        """What is remembered, which is then the last to be forgotten."""
+        following = self._followers.pop(key, None)
+        if following is not None:
             self._followers[key] = following
+        return following
+
+    def _remember(self, key: tuple[_AllowedDocuments, bytes], following: NextTokens) -> NextTokens:
+        """Remember what is frequent; a copy, so that what was counted along with it can be let go of."""
+        if following.total <= _FREQUENT:
+            return following
+        kept = NextTokens(following.tokens.copy(), following.counts.copy(), following.total)
+        kept.tokens.flags.writeable = kept.counts.flags.writeable = False
+        with self._guard:
+            self._followers[key] = kept
             if len(self._followers) > _REMEMBERED:
                 self._followers.pop(next(iter(self._followers)))
+        return kept
 
     def holders(
         self, ids: Ids, sizes: Sequence[int], weights: Sequence[float], policy: Policy = EVERYTHING
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[Ints, NDArray[np.float64]]:
         """The rows of the allowed documents that hold the last tokens of `ids`, and what this weighs.
 
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0.
         """
+        rows, sums, _ = self.holders_of([ids], [len(sizes)], sizes, weights, policy)
+        return rows, sums
+
+    def holders_of(
+        self, texts: Sequence[Ids], ends: ArrayLike, sizes: ArrayLike, weights: ArrayLike, policy: Policy = EVERYTHING
+    ) -> tuple[Ints, NDArray[np.float64], Ints]:
+        """As `holders`, of each text: the rows, what they weigh, and where those of each text end.
+
+        Sizes and weights of all texts stand in a row; those of each end at `ends`.
+        """
         allowed = self._allowed_suffixes(policy)
-        return self._suffixes.weigh_documents(ids, sizes, weights, self._token_table, allowed=allowed)
+        return self._suffixes.weigh_documents_of(texts, ends, sizes, weights, self._token_table, allowed=allowed)
 
     def _allowed_suffixes(self, policy: Policy) -> AllowedSuffixes | None:
         allowed = self.allowed(policy)

@@ -184,7 +184,7 @@ class _Observer:
     def _count(self) -> NgramPart:
         part = self._no_counts()
         for place, prefix in enumerate(self._prefixes()):
-            for level in self._retriever.next_tokens(prefix):
+            for level in self._retriever.next_tokens([prefix])[0]:
                 column = level_column(level.length)
                 part.lengths[place], part.totals[place, column] = level.length, level.total
                 entries = self._entries_of(place, level.tokens)

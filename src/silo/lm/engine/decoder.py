@@ -8,7 +8,7 @@ network of transformers too (`language_model`), loaded when it is first asked fo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.lm.engine.engine import Engine
+from silo.lm.engine.engine import Engine, Forward
 from silo.lm.engine.kernel import softmax
 from silo.lm.engine.weights import Storage, UnsupportedNetworkError
 from silo.lm.hardware import find_device
@@ -290,10 +290,11 @@ class EngineDecoder:
         count = min(self.drafts.worthwhile(), room) if draft is not None else 0
         return draft(count) if draft is not None and count > 0 else np.empty(0, dtype=np.int64)
 
-    def remember(self, plan: _Plan, logits: NDArray[np.float32], keys: dict[Key, NDArray[np.float32]]) -> None:
-        """Keep what was read, row by row after the first that was wanted."""
+    def remember(self, plan: _Plan, found: Forward, rows: Iterable[int]) -> None:
+        """Keep what was read: rows of a pass, for the first token that was wanted and those after it."""
+        keys = found.final if self._key == "final" else found.feed_forward
         first = plan.first + plan.wanted + 1
-        self._known = {first + at: (logits[at], keys[self._key][at]) for at in range(len(logits))}
+        self._known = {first + at: (found.logits[row], keys[row]) for at, row in enumerate(rows)}
 
     def output(self, length: int) -> DecoderOutput:
         """After the first tokens of what was read."""
@@ -371,19 +372,22 @@ def _share_out(sizes: Sequence[int], spare: int) -> list[int]:
 
 
 def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]]) -> None:
-    columns, wanted, sizes, begun = [], [], [], 0
+    """Read what is planned in one pass. Lists, because most plans are a single token."""
+    ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    wanted: list[int] = []
+    cuts = [0]
     for decoder, plan in plans:
-        count = len(plan.ids)
-        columns.append((plan.ids, np.arange(plan.first, plan.first + count), np.full(count, decoder.slot)))
-        wanted.append(np.arange(begun + plan.wanted, begun + count))
-        sizes.append(count - plan.wanted)
-        begun += count
-    ids, positions, slots = (np.concatenate(column) for column in zip(*columns, strict=True))
-    found = plans[0][0].engine.forward(ids, positions, slots, wanted=np.concatenate(wanted))
-    ends = np.cumsum(sizes)[:-1]
-    parts = (np.split(array, ends) for array in (found.logits, found.final, found.feed_forward))
-    for (decoder, plan), logits, final, feed_forward in zip(plans, *parts, strict=True):
-        decoder.remember(plan, logits, {"final": final, "ffn": feed_forward})
+        begun, count = len(ids), len(plan.ids)
+        ids += plan.ids.tolist()
+        positions += range(plan.first, plan.first + count)
+        slots += [decoder.slot] * count
+        wanted += range(begun + plan.wanted, begun + count)
+        cuts.append(len(wanted))
+    found = plans[0][0].engine.forward(ids, positions, slots, wanted=wanted)
+    for (decoder, plan), first, last in zip(plans, cuts[:-1], cuts[1:], strict=True):
+        decoder.remember(plan, found, range(first, last))
 
 
 def _require_tokens(ids: NDArray[Any]) -> Tokens:

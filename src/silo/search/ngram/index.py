@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydivsufsort import divsufsort
 
 from silo.errors import SiloError
@@ -27,6 +27,7 @@ from silo.search.ngram.kernel import (
     RANK_BLOCK,
     TABLE_WIDTH,
     BucketArrays,
+    Texts,
     count_followers,
     count_levels,
     find_continuations,
@@ -59,8 +60,7 @@ class Continuations:
     places: UInt32s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NextTokens:
+class NextTokens(NamedTuple):
     """The tokens (uint32, ascending) after all of a context, their counts (int64), and the sum of these."""
 
     tokens: UInt32s
@@ -149,7 +149,14 @@ class NgramIndex:
 
     def longest(self, prefix: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000) -> int:
         """The length `continuations` finds, without counting what follows."""
-        return int(find_longest(self._arrays_of(allowed), _copy_last(prefix, longest), True))
+        return self.longest_of([prefix], allowed=allowed, longest=longest)[0]
+
+    def longest_of(
+        self, prefixes: Sequence[Ids], *, allowed: AllowedSuffixes | None = None, longest: int = 1000
+    ) -> list[int]:
+        """As `longest`, of each prefix."""
+        lengths: list[int] = find_longest(self._arrays_of(allowed), _join_last(prefixes, longest)).tolist()
+        return lengths
 
     def longest_match(self, ids: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000) -> Match:
         """The longest suffix of `ids` (at most `longest` tokens, after the last `begin`) that occurs at all."""
@@ -157,20 +164,15 @@ class NgramIndex:
 
     def followers(self, context: Ids, *, allowed: AllowedSuffixes | None = None) -> NextTokens:
         """What follows all of the context; nothing if it is empty or contains `begin`."""
-        return self.followers_by_size(context, [len(context)], allowed=allowed)[0]
+        return self.followers_of([context], allowed=allowed)[0]
 
-    def followers_by_size(
-        self, context: Ids, sizes: Sequence[int], *, allowed: AllowedSuffixes | None = None
-    ) -> list[NextTokens]:
-        """What follows the last tokens of a context, for each of some numbers of them; read-only."""
-        _require(
-            all(0 <= size <= len(context) for size in sizes), f"sizes are {tuple(sizes)}, of {len(context)} tokens"
-        )
-        last = _copy_last(context, max(sizes, default=0))
-        tokens, counts, ends = count_followers(self._arrays_of(allowed), last, np.array(sizes, dtype=np.int64))
+    def followers_of(self, contexts: Sequence[Ids], *, allowed: AllowedSuffixes | None = None) -> list[NextTokens]:
+        """As `followers`, of each context; read-only."""
+        joined = _join_last(contexts, max(map(len, contexts), default=0))
+        tokens, counts, ends, totals = count_followers(self._arrays_of(allowed), joined)
         tokens.flags.writeable = counts.flags.writeable = False
         spans = map(slice, [0, *ends[:-1].tolist()], ends.tolist())
-        return [NextTokens(tokens[span], counts[span], int(counts[span].sum())) for span in spans]
+        return [NextTokens(tokens[at], counts[at], total) for at, total in zip(spans, totals.tolist(), strict=True)]
 
     def weigh_documents(
         self,
@@ -186,15 +188,38 @@ class NgramIndex:
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0. No tokens, or tokens with
         `begin` among them, occur nowhere.
         """
-        if max(sizes, default=0) > len(ids):
-            raise ValueError(f"sizes are {tuple(sizes)}, for {len(ids)} tokens")
-        if len(weights) != len(sizes) or min(weights, default=1) <= 0:
-            raise ValueError("every size needs a weight above 0")
-        wanted, each = np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.float64)
-        last = _copy_last(ids, len(ids))
-        with table.counters() as counters:
-            rows, sums = weigh_documents(self._arrays_of(allowed), last, wanted, each, table.documents, tuple(counters))
+        rows, sums, _ = self.weigh_documents_of([ids], [len(sizes)], sizes, weights, table, allowed=allowed)
         return rows, sums
+
+    def weigh_documents_of(
+        self,
+        texts: Sequence[Ids],
+        ends: ArrayLike,
+        sizes: ArrayLike,
+        weights: ArrayLike,
+        table: TokenTable,
+        *,
+        allowed: AllowedSuffixes | None = None,
+    ) -> tuple[Int64s, Float64s, Int64s]:
+        """As `weigh_documents`, of each text: the documents, what they weigh, and where those of each text end.
+
+        Sizes and weights of all texts stand in a row; those of each end at `ends`.
+        """
+        lasts, wanted = np.array(ends, dtype=np.int64), np.array(sizes, dtype=np.int64)
+        each = np.array(weights, dtype=np.float64)
+        if len(lasts) != len(texts) or (np.diff(lasts, prepend=0) < 0).any() or lasts[-1:].sum() != len(wanted):
+            raise ValueError(f"sizes end at {lasts}, of {len(texts)} texts and {len(wanted)} sizes")
+        lengths = np.repeat([len(ids) for ids in texts], np.diff(lasts, prepend=0))
+        if (wanted > lengths).any():
+            raise ValueError(f"sizes are {wanted.tolist()}, for {' and '.join(map(str, map(len, texts)))} tokens")
+        if len(each) != len(wanted) or (each <= 0).any():
+            raise ValueError("every size needs a weight above 0")
+        joined = _join_last(texts, int(wanted.max(initial=0)))
+        with table.counters() as counters:
+            rows, sums, row_ends = weigh_documents(
+                self._arrays_of(allowed), joined, (lasts, wanted, each), table.documents, tuple(counters)
+            )
+        return rows, sums, row_ends
 
     def levels(
         self,
@@ -243,6 +268,13 @@ def _check_bucket(number: int, begin: int, tokens: Tokens, suffixes: UInt32s) ->
 def _copy_last(ids: Ids, longest: int) -> Int64s:
     """The last tokens, always copied: a kernel would be compiled anew for an array that is read-only or strided."""
     return np.array(ids[max(0, len(ids) - max(longest, 0)) :], dtype=np.int64, order="C")
+
+
+def _join_last(texts: Sequence[Ids], longest: int) -> Texts:
+    """The last tokens of some texts, one after the other, and where those of each end."""
+    parts = [np.asarray(ids, dtype=np.int64)[max(0, len(ids) - max(longest, 0)) :] for ids in texts]
+    joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    return joined, np.cumsum([len(part) for part in parts], dtype=np.int64)
 
 
 def _rank_allowed(bitmap: UInt8s, suffixes: UInt32s) -> UInt64s:

@@ -30,6 +30,8 @@ bitmap and the ranks of what is allowed, 0 and 0 for everything; the token `begi
 TABLE_WIDTH = 1 << 18
 """Entries of the table of first tokens and of the counters by token. It holds any usual vocabulary (GPT-2: 50k,
 Gemma: 256k); ids from here on share one entry and are counted by sorting, so that a stray id costs no memory."""
+Texts = tuple[Int64s, Int64s]
+"""The tokens of some texts, one after the other, and where each of them ends."""
 _MOST_SORTED = 256
 """So many next tokens are sorted to be added up; for more, counters as wide as the largest id are quicker."""
 
@@ -239,14 +241,39 @@ def _lengthen(bucket: _Bucket, ids: Int64s, best: int, most: int, followed: bool
     return best
 
 
-@_entry
-def find_longest(index: BucketArrays, ids: Int64s, followed: bool) -> int:
+@_inner
+def _find_longest(index: BucketArrays, ids: Int64s, followed: bool) -> int:
     """The length of the longest usable suffix of `ids` in any bucket."""
     _, table, _, begin = index
     best, reach = 0, _count_after_begin(ids, begin)
     for number in range(len(table)):
         best = _lengthen(_open_bucket(index, number), ids, best, reach, followed)
     return best
+
+
+@_inner
+def _text_of(texts: Texts, number: int) -> Int64s:
+    ids, ends = texts
+    return ids[ends[number - 1] if number else 0 : ends[number]]
+
+
+@_entry
+def find_longest(index: BucketArrays, texts: Texts) -> Int64s:
+    """The length of the longest suffix of each text that anything follows."""
+    lengths = np.empty(len(texts[1]), dtype=np.int64)
+    for number in range(len(lengths)):
+        lengths[number] = _find_longest(index, _text_of(texts, number), True)
+    return lengths
+
+
+@_inner
+def _make_room(array: Any, filled: int, more: int) -> Any:
+    """The array, or a longer one that begins with what fills it, with room for so many more."""
+    if filled + more <= len(array):
+        return array
+    longer = np.empty(max(2 * len(array), filled + more), dtype=array.dtype)
+    longer[:filled] = array[:filled]
+    return longer
 
 
 @_inner
@@ -427,17 +454,19 @@ def _find_long(bucket: _Bucket, ids: Int64s, deepest: int, most: int) -> tuple[i
 
 
 @_entry
-def count_followers(index: BucketArrays, ids: Int64s, sizes: Int64s) -> tuple[UInt32s, Int64s, Int64s]:
-    """What follows the last `sizes[i]` tokens of `ids`: tokens, counts, and where those of each size end."""
-    tokens, counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
-    ends = np.empty(len(sizes), dtype=np.int64)
-    for at in range(len(sizes)):
-        pattern = ids[len(ids) - sizes[at] :]
-        by_bucket, each, _ = _count_next_tokens(index, len(pattern), _find_spans(index, pattern))
-        more_tokens, more_counts = _sum_by_token(by_bucket, each)
-        tokens, counts = np.concatenate((tokens, more_tokens)), np.concatenate((counts, more_counts))
-        ends[at] = len(tokens)
-    return tokens, counts, ends
+def count_followers(index: BucketArrays, contexts: Texts) -> tuple[UInt32s, Int64s, Int64s, Int64s]:
+    """What follows each context: tokens, counts, where those of each context end, and how often anything follows."""
+    tokens, counts, filled = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64), 0
+    ends, totals = np.empty(len(contexts[1]), dtype=np.int64), np.empty(len(contexts[1]), dtype=np.int64)
+    for number in range(len(ends)):
+        context = _text_of(contexts, number)
+        by_bucket, each, _ = _count_next_tokens(index, len(context), _find_spans(index, context))
+        distinct, sums = _sum_by_token(by_bucket, each)
+        last = filled + len(distinct)
+        tokens, counts = _make_room(tokens, filled, len(distinct)), _make_room(counts, filled, len(distinct))
+        tokens[filled:last], counts[filled:last] = distinct, sums
+        ends[number], totals[number], filled = last, sums.sum(), last
+    return tokens[:filled], counts[:filled], ends, totals
 
 
 @_inner
@@ -452,17 +481,45 @@ def _find_document(place: int, firsts: Int64s, hints: Int32s, shift: int) -> int
 @_entry
 def weigh_documents(
     index: BucketArrays,
+    texts: Texts,
+    levels: tuple[Int64s, Int64s, Float64s],
+    documents: DocumentTable,
+    counters: tuple[Any, ...],
+) -> tuple[Int64s, Float64s, Int64s]:
+    """The documents with an allowed occurrence, what theirs weigh, and where those of each text end.
+
+    `levels`: where those of each text end, how many of its last tokens each looks for, and what an occurrence weighs.
+    `counters` are the fields of `DocumentCounters`.
+    """
+    level_ends, sizes, weights = levels
+    _, sums, _, at_any_size = counters
+    rows, row_sums, filled = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64), 0
+    ends = np.empty(len(level_ends), dtype=np.int64)
+    for number in range(len(ends)):
+        first, last = level_ends[number - 1] if number else 0, level_ends[number]
+        ids = _text_of(texts, number)
+        found = _weigh_occurrences(index, ids, sizes[first:last], weights[first:last], documents, counters)
+        rows, row_sums = _make_room(rows, filled, found), _make_room(row_sums, filled, found)
+        for document in at_any_size[:found]:
+            rows[filled], row_sums[filled], sums[document] = document, sums[document], 0
+            filled += 1
+        ends[number] = filled
+    return rows[:filled], row_sums[:filled], ends
+
+
+@_inner
+def _weigh_occurrences(
+    index: BucketArrays,
     ids: Int64s,
     sizes: Int64s,
     weights: Float64s,
     documents: DocumentTable,
     counters: tuple[Any, ...],
-) -> tuple[Int64s, Float64s]:
-    """The documents with an allowed occurrence, and what theirs weigh.
+) -> int:
+    """Write down which documents have an allowed occurrence, and their sums; how many they are.
 
     Counts are added up before they are multiplied, so that a sum does not depend on the order of occurrences.
-    `absent`: a bucket has no occurrence of so many tokens, and none of more. `counters` are the fields of
-    `DocumentCounters`.
+    `absent`: a bucket has no occurrence of so many tokens, and none of more.
     """
     (counts, sums, at_this_size, at_any_size), (bases, firsts, hints, shift) = counters, documents
     _, table, _, begin = index
@@ -490,16 +547,13 @@ def weigh_documents(
                 total += 1
             sums[document] += counts[document] * weights[level]
             counts[document] = 0
-    rows, row_sums = at_any_size[:total].astype(np.int64), np.empty(total)
-    for at in range(total):
-        row_sums[at], sums[rows[at]] = sums[rows[at]], 0
-    return rows, row_sums
+    return total
 
 
 @_entry
 def find_continuations(index: BucketArrays, ids: Int64s, limit: int) -> Any:
     """The fields of `Continuations`."""
-    length = find_longest(index, ids, True)
+    length = _find_longest(index, ids, True)
     pattern = ids[len(ids) - length :]
     spans = _find_spans(index, pattern)
     by_bucket, each, ends = _count_next_tokens(index, length, spans)
@@ -518,7 +572,7 @@ def find_continuations(index: BucketArrays, ids: Int64s, limit: int) -> Any:
 @_entry
 def find_longest_match(index: BucketArrays, ids: Int64s) -> tuple[int, int, int]:
     """The fields of `Match`."""
-    length = find_longest(index, ids, False)
+    length = _find_longest(index, ids, False)
     pattern = ids[len(ids) - length :]
     spans = _find_spans(index, pattern)
     for number in range(len(spans)):
