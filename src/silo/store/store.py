@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import ArrayLike
 
@@ -113,6 +113,16 @@ _UNFINISHED = (
 )
 
 
+class Searchers(Protocol):
+    """Processes elsewhere that search a store."""
+
+    def view(self, view: View) -> View:
+        """A view of the same state whose searches they answer."""
+
+    def settle(self, view: View) -> None:
+        """Have them take over the state of a view; who does not answer in time is asked nothing before it has."""
+
+
 class Store:
     """A store directory. `encoder` is needed to add documents, and must be the model the store was made with.
 
@@ -129,6 +139,8 @@ class Store:
         self.load_encoder: Callable[[], Encoder] | None = None
         """Loads the model of the store where it is needed first, unless one was given to `use`."""
         self.list_models: ListModels = lambda *_: ()
+        self.searchers: Searchers | None = None
+        """Who answers searches in place of this process."""
         self.failed = False
         self.unfinished: SiloError | None = None
         """Why an erasure or another change that was begun could not be finished when the store was opened."""
@@ -354,6 +366,12 @@ class Store:
                 self._users[view] -= 1
                 self._retire(view)
 
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[View]:
+        """The current generation for searches: those that searchers answer, where there are some."""
+        with self.reading() as view:
+            yield view if self.searchers is None else self.searchers.view(view)
+
     def _current(self) -> View:
         if self._view is None:
             raise SiloError("not-a-store", f"{self.root} was closed")
@@ -375,6 +393,13 @@ class Store:
                 old, self._view, self._seen = self._view, view, seen
                 if old is not None:
                     self._retire(old)
+
+    def _move_on(self) -> None:
+        """Take the latest generation, and let searchers take it: none of them answers new requests from another."""
+        self.refresh()
+        if self.searchers is not None:
+            with self.reading() as view:
+                self.searchers.settle(view)
 
     def _open_latest(self) -> View:
         """Open what the manifest names; a generation that ends meanwhile is left at once."""
@@ -406,12 +431,15 @@ class Store:
 
     def search(self, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int = PROBES) -> Neighbours:
         """The nearest allowed rows of each key [keys, width]."""
-        with self.reading() as view:
+        with self.searching() as view:
             return view.search(self.tested_tables(), keys, k, policy, probes=probes)
 
     def tested_tables(self) -> SearchTables:
-        """What token search needs of the codec; before the first search of an opened store the search is tested."""
-        if self.recall is None:
+        """What token search needs of the codec; before the first search of an opened store the search is tested.
+
+        Searchers have tested their own.
+        """
+        if self.recall is None and self.searchers is None:
             self.recall = self.self_test()["recall"]
         return self._search_tables()
 
@@ -435,19 +463,19 @@ class Store:
     def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest suffix of the prefix that allowed documents hold."""
         self.config.require("ngram")
-        with self.reading() as view:
+        with self.searching() as view:
             return view.continuations(prefix, policy, **limits)
 
     def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
         """The best allowed passages for the words of a text."""
         self.config.require("bm25")
-        with self.reading() as view:
+        with self.searching() as view:
             return view.passages(text, k, policy)
 
     def excerpts(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Excerpt]:
         """The best allowed passages for the words of a text that do not overlap, as people read them."""
         self.config.require("bm25")
-        with self.reading() as view:
+        with self.searching() as view:
             chosen: list[Passage] = []
             for passage in view.passages(text, _CANDIDATES * k, policy):
                 if len(chosen) < k and not any(passage.overlaps(other) for other in chosen):
@@ -714,7 +742,7 @@ class Store:
             after, pending = prepare_replacement(view, change, self.paths, self._builder())
             incoming.close()  # before the checks: it may hold what others wrote about
             exchange_documents(view, pending, after, self.paths, self.log())
-        self.refresh()
+        self._move_on()
         accepted = _milliseconds(begin)
         try:
             receipt, salts, checks = self._finish_erasure()
@@ -758,7 +786,7 @@ class Store:
         if not ids:
             return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
         accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
-        self.refresh()
+        self._move_on()
         accepted_ms = _milliseconds(begin)
         accepted()
         try:
@@ -805,7 +833,7 @@ class Store:
                 removal = note_replaced(view, pending, self.paths, self.log())
             else:
                 removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
-        self.refresh()
+        self._move_on()
         redact_usage(self.paths, pending.gone)
         with self.reading() as view:
             return check_removal(view, removal, pending, self.paths, self._builder())

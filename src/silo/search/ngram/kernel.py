@@ -457,8 +457,8 @@ def weigh_documents(
     weights: Float64s,
     documents: DocumentTable,
     counters: tuple[Any, ...],
-) -> tuple[Int64s, Float64s]:
-    """The documents with an allowed occurrence, and what theirs weigh.
+) -> tuple[Int64s, Float64s, Int64s]:
+    """The documents with an allowed occurrence, what theirs weigh, and how many were met by the end of each size.
 
     Counts are added up before they are multiplied, so that a sum does not depend on the order of occurrences.
     `absent`: a bucket has no occurrence of so many tokens, and none of more. `counters` are the fields of
@@ -467,6 +467,7 @@ def weigh_documents(
     (counts, sums, at_this_size, at_any_size), (bases, firsts, hints, shift) = counters, documents
     _, table, _, begin = index
     total, absent = 0, np.full(len(table), _count_after_begin(ids, begin) + 1)
+    ends = np.empty(len(sizes), dtype=np.int64)
     for level in range(len(sizes)):
         size, filled = sizes[level], 0
         for number in range(len(absent)):
@@ -490,16 +491,18 @@ def weigh_documents(
                 total += 1
             sums[document] += counts[document] * weights[level]
             counts[document] = 0
+        ends[level] = total
     rows, row_sums = at_any_size[:total].astype(np.int64), np.empty(total)
     for at in range(total):
         row_sums[at], sums[rows[at]] = sums[rows[at]], 0
-    return rows, row_sums
+    return rows, row_sums, ends
 
 
 @_entry
-def find_continuations(index: BucketArrays, ids: Int64s, limit: int) -> Any:
-    """The fields of `Continuations`."""
-    length = find_longest(index, ids, True)
+def find_continuations(index: BucketArrays, ids: Int64s, limit: int, length: int) -> Any:
+    """The fields of `Continuations`, for so many of the last tokens; a length below 0 is to be found."""
+    if length < 0:
+        length = find_longest(index, ids, True)
     pattern = ids[len(ids) - length :]
     spans = _find_spans(index, pattern)
     by_bucket, each, ends = _count_next_tokens(index, length, spans)
