@@ -25,7 +25,7 @@ else:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            if _REASON:
+            if _REASON and getattr(getattr(item, "module", None), "NEEDS_RAY", True):
                 item.add_marker(pytest.mark.skip(reason=_REASON))
             for warning in ("ResourceWarning", "DeprecationWarning", "FutureWarning"):  # ray's own
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))

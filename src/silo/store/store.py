@@ -21,7 +21,17 @@ from numpy.typing import ArrayLike
 
 from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
-from silo.files import commit, disk_errors, exclusive, is_held, nearest_path, remove_file, remove_tree, write_atomic
+from silo.files import (
+    commit,
+    disk_errors,
+    exclusive,
+    file_stamp,
+    is_held,
+    nearest_path,
+    remove_file,
+    remove_tree,
+    write_atomic,
+)
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Document, Quarantined, document_id
@@ -420,7 +430,7 @@ class Store:
                 view.close()
 
     def _signature(self) -> tuple[Any, ...]:
-        return tuple(map(_stat, self._watched))
+        return tuple(map(file_stamp, self._watched))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -890,14 +900,6 @@ class Store:
 
 def _milliseconds(begin: float) -> float:
     return round(1000 * (time.perf_counter() - begin), 3)
-
-
-def _stat(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116  # asked at every token: making a Path of it takes longer than the answer
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _require_same(what: str, actual: str, expected: str) -> None:
