@@ -37,7 +37,7 @@ test-page: setup ## the tests of the web page, in this machine's Chromium
 
 test-ray: setup ## the tests of clusters, on three Ray nodes of this machine
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	$(BIN)/pytest tests/cluster
+	SILO_RAY_QUERIES=10000 $(BIN)/pytest tests/cluster
 
 demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
 	$(BIN)/silo demo

@@ -72,7 +72,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert one.shape == other.shape
         assert one.tobytes() == other.tobytes()
     elif is_dataclass(one) and not isinstance(one, type):
-        assert_same(astuple(one), astuple(other))  # type: ignore[arg-type]
+        assert_same(astuple(one), astuple(other))
     elif isinstance(one, (list, tuple)):
         assert len(one) == len(other)
         for left, right in zip(one, other, strict=True):

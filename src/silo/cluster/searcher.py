@@ -112,14 +112,16 @@ class Searcher:
             return self._state
 
     def _answer(self, view: View, question: Question) -> Any:
+        """What a view finds. Arrays come read-only, for which every kernel would be compiled anew: they are copied."""
         if question.counts is not None:
             view.use_counts(question.policy, question.counts)
+        arguments = (np.array(item) if isinstance(item, np.ndarray) else item for item in question.arguments)
         if question.search == "search":
             assert self._tables is not None
-            return _nearest(view, self._tables, question.policy, *question.arguments, threads=self._threads)
+            return _nearest(view, self._tables, question.policy, *arguments, threads=self._threads)
         if question.search == "count":
             return view.count_allowed(question.policy, self._tables)
-        return _SEARCHES[question.search](view, question.policy, *question.arguments)
+        return _SEARCHES[question.search](view, question.policy, *arguments)
 
     def _take_latest(self) -> None:
         """Open what the manifest names, unless it is open; a generation that ends meanwhile is left at once."""

@@ -78,23 +78,36 @@ class ClusterView(View):
         bases = np.repeat(self._first_rows, k)
         rows = np.where(rows >= 0, rows + bases, -1)
         order = np.argsort(distances, axis=1, kind="stable")[:, :k]  # equal ones stay by part: by row and position
-        wide = (np.take_along_axis(column, order, axis=1).astype(np.int64) for column in (rows, positions, values))
-        return Neighbours(np.zeros(order.shape, dtype=np.int64), *wide, _take(distances, order), (self.ids,))
+        return Neighbours(
+            stores=np.zeros(order.shape, dtype=np.int64),
+            rows=_take(rows, order).astype(np.int64),
+            positions=_take(positions, order).astype(np.int64),
+            values=_take(values, order).astype(np.int64),
+            distances=_take(distances, order),
+            ids=(self.ids,),
+        )
 
     def continuations(self, prefix: Ids, policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         last = _last(prefix, limits.get("longest", _LONGEST))
         length = self.longest(last, policy, longest=len(last))
         parts: list[Continuations] = self._ask("continuations", policy, last, {**limits, "length": length})
         after = add_next_tokens([NextTokens(part.tokens, part.counts, part.total) for part in parts])
-        rows = np.concatenate([part.rows + base for part, base in zip(parts, self._first_rows, strict=True)])
-        where = rows, *(np.concatenate([getattr(part, name) for part in parts]) for name in ("positions", "values"))
         first = slice(limits.get("limit", _OCCURRENCES))
-        ends = sum(part.ends for part in parts)
-        named = (column[first] for column in where)
-        return Continuations(length, after.tokens, after.counts, after.total, ends, *named, self.ids)
+        return Continuations(
+            length,
+            after.tokens,
+            after.counts,
+            after.total,
+            ends=sum(part.ends for part in parts),
+            rows=np.concatenate([part.rows + base for part, base in zip(parts, self._first_rows, strict=True)])[first],
+            positions=np.concatenate([part.positions for part in parts])[first],
+            values=np.concatenate([part.values for part in parts])[first],
+            ids=self.ids,
+        )
 
     def longest(self, prefix: Ids, policy: Policy = EVERYTHING, *, longest: int = _LONGEST) -> int:
-        return max(self._ask("longest", policy, _last(prefix, longest), longest))
+        lengths: list[int] = self._ask("longest", policy, _last(prefix, longest), longest)
+        return max(lengths)
 
     def longest_match(self, ids: Ids, policy: Policy = EVERYTHING) -> Match:
         parts: list[Match] = self._ask("longest_match", policy, _last(ids, _LONGEST))
@@ -148,6 +161,6 @@ def _last(ids: Ids, longest: int) -> NDArray[np.int64]:
     return np.asarray(ids[max(0, len(ids) - max(longest, 0)) :], dtype=np.int64)
 
 
-def _take(distances: NDArray[np.float32], order: NDArray[np.intp]) -> NDArray[np.float32]:
-    taken: NDArray[np.float32] = np.take_along_axis(distances, order, axis=1)
+def _take(column: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
+    taken: NDArray[Any] = np.take_along_axis(column, order, axis=1)
     return taken

@@ -148,9 +148,11 @@ class KnnIndex:
         nearest = NearestRows(np.empty(shape, np.int32), np.empty(shape, np.uint32), np.empty(shape, np.float32))
         bitmaps = self._all if allowed is None else self._bitmaps(allowed)
         wanted = max(rows_wanted, k)
-        seen = np.empty(0, dtype=np.int64) if list_rows is None else list_rows
+        seen = np.array(
+            [] if list_rows is None else list_rows, dtype=np.int64
+        )  # copied: a read-only one would be compiled for anew
         lists = self.tables.codec.settings.lists
-        _require(seen.dtype == np.int64 and len(seen) in (0, lists), f"list_rows has not {lists} int64")
+        _require(len(seen) in (0, lists), f"list_rows has {len(seen)} numbers for {lists} lists")
 
         def run(part: slice) -> None:
             scratch = self.tables.take_scratch(k)
