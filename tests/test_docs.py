@@ -30,6 +30,8 @@ NOT_RUN = {
     "silo experiment": "trains and measures for hours; tests/experiments runs them on small text",
     "python benchmarks/": "measurements take minutes to hours",
     "make test-page": "installs and runs tests/page",
+    "make test-ray": "installs and runs tests/cluster",
+    "ray ": "starts processes that stay; tests/cluster starts three nodes and ends them",
     "silo serve": "runs until it is stopped; tests/server starts and stops it",
     "silo eval harness": "needs the extra lm-eval; tests/server/test_harness.py runs it",
     "silo mcp": "talks to a client until that leaves; tests/server/test_mcp.py does",

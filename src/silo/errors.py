@@ -123,6 +123,10 @@ CODES: dict[str, Kind] = {
     "device-missing": Kind(ExitStatus.MISSING, "leave --device out for the processor, or give auto for what is there"),
     "keys-invalid": Kind(_INPUT, "put the file back from a copy, or make new keys with `silo keys create`"),
     "extra-missing": Kind(ExitStatus.MISSING, "install the extra named in the message"),
+    "cluster-unreachable": Kind(
+        ExitStatus.MISSING, "start one with `ray start --head`, or give `--ray local` for one on this machine"
+    ),
+    "cluster-unavailable": Kind(ExitStatus.RESOURCES, "see with `ray status` which nodes are alive, and ask again"),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
     "disk-full": Kind(ExitStatus.RESOURCES, "free some space and run the same command again: it resumes"),
     "out-of-memory": Kind(ExitStatus.RESOURCES, "lower bloom_mb, shard_mb or workers in the recipe"),

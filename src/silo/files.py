@@ -47,6 +47,15 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def file_stamp(path: str) -> tuple[int, int, int] | None:
+    """Tells one state of a file that is replaced, never changed, from another; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # asked at every token: making a Path of it takes longer than the answer
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

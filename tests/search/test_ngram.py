@@ -21,6 +21,7 @@ from silo.search.dtypes import UInt8s, UInt32s
 from silo.search.ngram.index import (
     AllowedSuffixes,
     Continuations,
+    Holders,
     Match,
     NextTokens,
     NgramIndex,
@@ -259,9 +260,9 @@ def plain(answer: NextTokens) -> dict[int, int]:
     return counts
 
 
-def weighed(answer: tuple[NDArray[np.int64], NDArray[np.float64]]) -> dict[int, float]:
-    assert [str(values.dtype) for values in answer] == ["int64", "float64"]
-    return dict(sorted(zip(answer[0].tolist(), answer[1].tolist(), strict=True)))
+def weighed(answer: Holders) -> dict[int, float]:
+    assert [str(values.dtype) for values in answer] == ["int64", "float64", "int64"]
+    return dict(sorted(zip(answer.rows.tolist(), answer.weights.tolist(), strict=True)))
 
 
 @given(worlds(), st.integers(0, 15))
@@ -293,15 +294,18 @@ def test_texts_that_are_asked_about_together_are_answered_as_each_alone(
     assert list(map(plain, together)) == [plain(search.followers(text, allowed=allowed)) for text in texts]
     sizes = [[size for size in (1, 2, 3, longest) if size <= len(text)] for text in texts]
     weights = [[0.1 * size + 0.3 for size in each] for each in sizes]
-    levels = [[value for each in values for value in each] for values in (sizes, weights)]
+    all_sizes, all_weights = list(chain(*sizes)), list(chain(*weights))
     ends = np.cumsum([len(each) for each in sizes])
-    rows, sums, row_ends = search.weigh_documents_of(texts, ends, *levels, world.table(), allowed=allowed)
-    first = 0
-    for text, each, more, last in zip(texts, sizes, weights, row_ends.tolist(), strict=True):
+    held = search.weigh_documents_of(texts, ends, all_sizes, all_weights, world.table(), allowed=allowed)
+    met, first, size = held.ends.tolist(), 0, 0
+    for text, each, more in zip(texts, sizes, weights, strict=True):
         alone = search.weigh_documents(text, each, more, world.table(), allowed=allowed)
-        assert rows[first:last].tolist() == alone[0].tolist()
-        assert sums[first:last].tolist() == alone[1].tolist()
-        first = last
+        last = first + len(alone.rows)
+        assert held.rows[first:last].tolist() == alone.rows.tolist()
+        assert held.weights[first:last].tolist() == alone.weights.tolist()
+        assert met[size : size + len(each)] == [first + count for count in alone.ends.tolist()]
+        first, size = last, size + len(each)
+    assert first == len(held.rows)
 
 
 @given(worlds(), st.integers(0, 15), st.integers(0, 14), st.sets(st.integers(1, 7), min_size=1))

@@ -41,6 +41,7 @@ EXTRAS = {
     "warc": ("fastwarc", "WARC archives as a source"),
     "hub": ("huggingface_hub", "Hugging Face hub data sets as a source"),
     "serve": ("fastapi", "silo serve"),
+    "ray": ("ray", "several machines: --ray"),
 }
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.inference.settings import ORDERS
-from silo.search.ngram.index import Levels, NextTokens
+from silo.search.ngram.index import Levels, NextTokens, add_levels, add_next_tokens
 from silo.store.policy import Policy
 from silo.store.store import Store
 from silo.store.view import Neighbours, Passage, View
@@ -65,14 +65,7 @@ class Retriever:
 
     def levels(self, ids: NDArray[Any], start: int = 0) -> Levels:
         """Counts before each of `ids[start:]`, added up over the stores."""
-        parts = [self.views[at].levels(ids, start, self.policy, orders=ORDERS) for at in self._with("ngram")]
-        lengths = np.max([part.lengths for part in parts], axis=0)
-        for part in parts:
-            shorter = part.lengths < lengths
-            part.totals[shorter, -1] = 0
-            part.hits[shorter, -1] = 0
-        totals, hits = np.sum([part.totals for part in parts], axis=0), np.sum([part.hits for part in parts], axis=0)
-        return Levels(lengths, totals, hits)
+        return add_levels([self.views[at].levels(ids, start, self.policy, orders=ORDERS) for at in self._with("ngram")])
 
     def next_tokens(self, prefixes: Sequence[Ints]) -> list[list[NgramLevel]]:
         """What follows each prefix's last tokens, for every order that occurs and the longest match, short to long."""
@@ -132,13 +125,8 @@ def _level_lengths(longest: int) -> list[int]:
 
 def _add_up(length: int, parts: Sequence[NextTokens]) -> NgramLevel:
     """What follows a context of some length in several stores."""
-    tokens, counts = parts[0].tokens, parts[0].counts
-    if len(parts) > 1:
-        tokens, where = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
-        each = np.concatenate([part.counts for part in parts])
-        counts = np.bincount(where, weights=each, minlength=len(tokens)).astype(np.int64)
-        tokens.flags.writeable = counts.flags.writeable = False
-    return NgramLevel(length, tokens, counts, sum(part.total for part in parts))
+    found = add_next_tokens(parts)
+    return NgramLevel(length, found.tokens, found.counts, found.total)
 
 
 def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:
@@ -174,4 +162,4 @@ def _id_halves(ids: NDArray[np.void]) -> NDArray[np.uint64]:
 def reading(stores: Sequence[Store], policy: Policy) -> Iterator[Retriever]:
     """Hold every store at its latest generation."""
     with ExitStack() as stack:
-        yield Retriever(stores, [stack.enter_context(store.reading()) for store in stores], policy)
+        yield Retriever(stores, [stack.enter_context(store.searching()) for store in stores], policy)

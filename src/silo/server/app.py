@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from silo import __version__
+from silo.cluster.search import placing
 from silo.errors import SiloError
 from silo.server.access import Key, KeyRing, Role
 from silo.server.attribution import Attributions
@@ -32,7 +33,7 @@ from silo.server.config import ServerRecipe, is_loopback, require_servable
 from silo.server.engine import Engine
 from silo.server.jobs import Jobs
 from silo.server.metrics import Metrics
-from silo.server.models import Catalogue
+from silo.server.models import Catalogue, PlaceSearchers
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
 from silo.server.routes import (
     chat,
@@ -154,11 +155,14 @@ def _caller(request: Request) -> Key | None:
         raise Problem(503, "keys-invalid", "keys cannot be checked now; the server's log says more") from None
 
 
-def build_app(recipe: ServerRecipe) -> FastAPI:
-    """Open everything that a recipe names and put it behind the routes; the engine runs while the application does."""
+def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None) -> FastAPI:
+    """Open everything that a recipe names and put it behind the routes; the engine runs while the application does.
+
+    `place` says who searches the stores, where this process does not.
+    """
     require_servable(recipe)
     ring = KeyRing(Path(recipe.keys) if recipe.keys else None)
-    catalogue, metrics = Catalogue.open(recipe), Metrics()
+    catalogue, metrics = Catalogue.open(recipe, place), Metrics()
     worker = documents.Worker(catalogue)
     service = Service(
         catalogue,
@@ -285,7 +289,11 @@ class _Gate:
 
 def serve(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGINT or SIGTERM; what is under way is finished first. `announce` gets the address."""
-    app = build_app(recipe)
+    with placing(recipe.ray, parts=recipe.parts) if recipe.ray else nullcontext() as place:
+        _run(build_app(recipe, place), recipe, announce)
+
+
+def _run(app: FastAPI, recipe: ServerRecipe, announce: Callable[[str], None]) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log_to_stderr()
     config = uvicorn.Config(

@@ -61,7 +61,9 @@ class ServerRecipe:
     """Everything `silo serve` needs to know. Paths are relative to the file.
 
     `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs;
-    `threads` is how many cores the networks may use, all at 0; `corpora` are for the operator to look at.
+    `threads` is how many cores the networks may use, all at 0; `corpora` are for the operator to look at. `ray` is the
+    address of a cluster that searches the stores, "" for this process; `parts` is into how many parts it divides each,
+    one for each of its nodes at 0.
     """
 
     models: dict[str, ModelRecipe] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class ServerRecipe:
     hosts: tuple[str, ...] = ()
     corpora: tuple[str, ...] = ()
     threads: int = 0
+    ray: str = ""
+    parts: int = 0
     limits: Limits = field(default_factory=Limits)
 
 
@@ -130,6 +134,8 @@ def require_servable(recipe: ServerRecipe) -> None:
         raise SiloError("usage", "there is nothing to serve", "name a model with --model, or in the TOML file")
     if not 0 <= recipe.port < 65_536:
         raise SiloError("usage", f"{recipe.port} is not a port", "ports are 0 to 65,535, and 0 takes any that is free")
+    if recipe.parts < 0 or (recipe.parts and not recipe.ray):
+        raise SiloError("usage", "--parts says into how many parts a cluster divides each store", "it belongs to --ray")
     if not is_loopback(recipe.host) and not recipe.keys:
         message = f"{recipe.host} can be reached from other machines, and there are no keys"
         raise SiloError("usage", message, "make keys with `silo keys create FILE` and pass --keys FILE")

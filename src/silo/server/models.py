@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -22,7 +22,7 @@ from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.server.problems import Problem
 from silo.store.policy import Policy
-from silo.store.store import Store
+from silo.store.store import Searchers, Store
 from silo.text.chat import ChatFormat
 from silo.text.tokenizer import Tokenizer
 
@@ -35,10 +35,16 @@ _WARM_CHARACTERS, _WARM_TOKENS = 200, 4
 """Of a document and of what is written after it, which takes every kind of search there is."""
 
 
+PlaceSearchers = Callable[[Path], Searchers]
+"""Gives the searchers of the store at a path."""
+
+
 class ServedModel:
     """A model and its stores, and how they are read unless a request says otherwise."""
 
-    def __init__(self, name: str, recipe: ModelRecipe, home: Path, threads: int) -> None:
+    def __init__(
+        self, name: str, recipe: ModelRecipe, home: Path, threads: int, place: PlaceSearchers | None = None
+    ) -> None:
         self.name = name
         self.created = int(time.time())
         self.guard = recipe.guard
@@ -52,6 +58,8 @@ class ServedModel:
             threads=threads or None,
         )
         self._every = every
+        for store in every.stores:
+            store.searchers = place(store.root) if place else None
         self.method = parse_method(recipe.method) if recipe.method else every.method
         finds_passages = any("bm25" in store.config.searches for store in every.stores)
         self.chat_method = self.method | {"ric"} if finds_passages and not recipe.method else self.method
@@ -140,13 +148,13 @@ class Catalogue:
     corpora: Mapping[str, Corpus]
 
     @classmethod
-    def open(cls, recipe: ServerRecipe) -> Catalogue:
-        """Open everything; two stores or corpora of one name are refused."""
+    def open(cls, recipe: ServerRecipe, place: PlaceSearchers | None = None) -> Catalogue:
+        """Open everything; two stores or corpora of one name are refused. `place` is for stores searched elsewhere."""
         home = Path(recipe.home)
         corpora = {Path(path).absolute().name: Corpus.open(Path(path)) for path in recipe.corpora}
         if len(corpora) < len(recipe.corpora):
             raise SiloError("usage", "two corpora have the same name", "give one another folder name")
-        models = {name: ServedModel(name, item, home, recipe.threads) for name, item in recipe.models.items()}
+        models = {name: ServedModel(name, item, home, recipe.threads, place) for name, item in recipe.models.items()}
         stores: dict[str, Store] = {}
         for model in models.values():
             for store in model.stores:

@@ -60,6 +60,14 @@ def leaf_of(document: bytes, prefixes: Sequence[str]) -> str | None:
     return prefixes[at] if at >= 0 and bits.startswith(prefixes[at]) else None
 
 
+def part_of(prefix: str, parts: int) -> int:
+    """Which of so many equal ranges of document ids a bucket begins in; the buckets of a range are next to each other.
+
+    Ids are hashes, so that ranges hold about as much each, and a bucket stays in its range when others change.
+    """
+    return int(prefix.ljust(DEPTH, "0"), 2) * parts >> DEPTH
+
+
 def any_under(prefix: str, marks: Sequence[str]) -> bool:
     """True if any of the marks, which are in order, begins with the prefix."""
     at = bisect_left(marks, prefix)

@@ -15,13 +15,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import ArrayLike
 
 from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
-from silo.files import commit, disk_errors, exclusive, is_held, nearest_path, remove_file, remove_tree, write_atomic
+from silo.files import (
+    commit,
+    disk_errors,
+    exclusive,
+    file_stamp,
+    is_held,
+    nearest_path,
+    remove_file,
+    remove_tree,
+    write_atomic,
+)
 from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Document, Quarantined, document_id
@@ -113,6 +123,16 @@ _UNFINISHED = (
 )
 
 
+class Searchers(Protocol):
+    """Processes elsewhere that search a store."""
+
+    def view(self, view: View) -> View:
+        """A view of the same state whose searches they answer."""
+
+    def settle(self, view: View) -> None:
+        """Have them take over the state of a view; who does not answer in time is asked nothing before it has."""
+
+
 class Store:
     """A store directory. `encoder` is needed to add documents, and must be the model the store was made with.
 
@@ -129,6 +149,8 @@ class Store:
         self.load_encoder: Callable[[], Encoder] | None = None
         """Loads the model of the store where it is needed first, unless one was given to `use`."""
         self.list_models: ListModels = lambda *_: ()
+        self.searchers: Searchers | None = None
+        """Who answers searches in place of this process."""
         self.failed = False
         self.unfinished: SiloError | None = None
         """Why an erasure or another change that was begun could not be finished when the store was opened."""
@@ -354,6 +376,12 @@ class Store:
                 self._users[view] -= 1
                 self._retire(view)
 
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[View]:
+        """The current generation for searches: those that searchers answer, where there are some."""
+        with self.reading() as view:
+            yield view if self.searchers is None else self.searchers.view(view)
+
     def _current(self) -> View:
         if self._view is None:
             raise SiloError("not-a-store", f"{self.root} was closed")
@@ -376,6 +404,13 @@ class Store:
                 if old is not None:
                     self._retire(old)
 
+    def _move_on(self) -> None:
+        """Take the latest generation, and let searchers take it: none of them answers new requests from another."""
+        self.refresh()
+        if self.searchers is not None:
+            with self.reading() as view:
+                self.searchers.settle(view)
+
     def _open_latest(self) -> View:
         """Open what the manifest names; a generation that ends meanwhile is left at once."""
         while True:
@@ -395,7 +430,7 @@ class Store:
                 view.close()
 
     def _signature(self) -> tuple[Any, ...]:
-        return tuple(map(_stat, self._watched))
+        return tuple(map(file_stamp, self._watched))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -406,12 +441,15 @@ class Store:
 
     def search(self, keys: ArrayLike, k: int, policy: Policy = EVERYTHING, *, probes: int = PROBES) -> Neighbours:
         """The nearest allowed rows of each key [keys, width]."""
-        with self.reading() as view:
+        with self.searching() as view:
             return view.search(self.tested_tables(), keys, k, policy, probes=probes)
 
     def tested_tables(self) -> SearchTables:
-        """What token search needs of the codec; before the first search of an opened store the search is tested."""
-        if self.recall is None:
+        """What token search needs of the codec; before the first search of an opened store the search is tested.
+
+        Searchers have tested their own.
+        """
+        if self.recall is None and self.searchers is None:
             self.recall = self.self_test()["recall"]
         return self._search_tables()
 
@@ -435,19 +473,19 @@ class Store:
     def continuations(self, prefix: Sequence[int], policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest suffix of the prefix that allowed documents hold."""
         self.config.require("ngram")
-        with self.reading() as view:
+        with self.searching() as view:
             return view.continuations(prefix, policy, **limits)
 
     def passages(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Passage]:
         """The best allowed passages for the words of a text."""
         self.config.require("bm25")
-        with self.reading() as view:
+        with self.searching() as view:
             return view.passages(text, k, policy)
 
     def excerpts(self, text: str, k: int, policy: Policy = EVERYTHING) -> list[Excerpt]:
         """The best allowed passages for the words of a text that do not overlap, as people read them."""
         self.config.require("bm25")
-        with self.reading() as view:
+        with self.searching() as view:
             chosen: list[Passage] = []
             for passage in view.passages(text, _CANDIDATES * k, policy):
                 if len(chosen) < k and not any(passage.overlaps(other) for other in chosen):
@@ -714,7 +752,7 @@ class Store:
             after, pending = prepare_replacement(view, change, self.paths, self._builder())
             incoming.close()  # before the checks: it may hold what others wrote about
             exchange_documents(view, pending, after, self.paths, self.log())
-        self.refresh()
+        self._move_on()
         accepted = _milliseconds(begin)
         try:
             receipt, salts, checks = self._finish_erasure()
@@ -758,7 +796,7 @@ class Store:
         if not ids:
             return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
         accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
-        self.refresh()
+        self._move_on()
         accepted_ms = _milliseconds(begin)
         accepted()
         try:
@@ -805,7 +843,7 @@ class Store:
                 removal = note_replaced(view, pending, self.paths, self.log())
             else:
                 removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
-        self.refresh()
+        self._move_on()
         redact_usage(self.paths, pending.gone)
         with self.reading() as view:
             return check_removal(view, removal, pending, self.paths, self._builder())
@@ -862,14 +900,6 @@ class Store:
 
 def _milliseconds(begin: float) -> float:
     return round(1000 * (time.perf_counter() - begin), 3)
-
-
-def _stat(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116  # asked at every token: making a Path of it takes longer than the answer
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _require_same(what: str, actual: str, expected: str) -> None:

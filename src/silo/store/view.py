@@ -6,7 +6,7 @@ reads what was erased, and everything it derives from the buckets is derived onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from silo.files import SharedLock
 from silo.records import Document
 from silo.search.bm25.index import AllowedPassages, Bm25Index
 from silo.search.knn.index import KnnIndex, SearchTables
-from silo.search.ngram.index import AllowedSuffixes, Ids, Levels, Match, NextTokens, NgramIndex
+from silo.search.ngram.index import AllowedSuffixes, Holders, Ids, Levels, Match, NextTokens, NgramIndex
 from silo.search.places import TokenTable
 from silo.store.bucket import TIERS, Bucket
 from silo.store.facts import Facts, FactTable
@@ -120,6 +120,27 @@ class Passage:
         return self.document == other.document and self.first < other.end and other.first < self.end
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AllowedCounts:
+    """How much a policy allows: rows of the token search, those of each of its lists, passages, and their words.
+
+    What is not searched counts nothing. With the counts of a whole store a part of it answers as the whole would.
+    """
+
+    rows: int
+    list_rows: Ints
+    passages: int
+    words: int
+
+    def __add__(self, other: AllowedCounts) -> AllowedCounts:
+        return AllowedCounts(
+            self.rows + other.rows,
+            self.list_rows + other.list_rows,
+            self.passages + other.passages,
+            self.words + other.words,
+        )
+
+
 class _AllowedDocuments:
     """Which documents of each bucket a policy allows, in the form each search wants; None where all are."""
 
@@ -133,6 +154,7 @@ class _AllowedDocuments:
         )
         self.passages: AllowedPassages | None = None
         self.suffixes: AllowedSuffixes | None = None
+        self.whole: AllowedCounts | None = None
 
     @cached_property
     def places(self) -> list[NDArray[np.uint8] | None] | None:
@@ -146,7 +168,11 @@ class _AllowedDocuments:
 
 
 class View:
-    """An opened generation. `dead` are documents that are being erased: no answer shows them any more."""
+    """An opened generation. `dead` are documents that are being erased: no answer shows them any more.
+
+    It may hold a part of the buckets. `count_allowed` of all parts, added up, given to `use_counts` of each, makes a
+    part's answers its share of those of the whole.
+    """
 
     def __init__(
         self,
@@ -160,6 +186,8 @@ class View:
         self.buckets = buckets
         self.dead = dead
         self.lock = lock
+        self.on_close: Callable[[View], None] = lambda _: None
+        """Is told when the generation was let go of."""
         self._guard = Lock()
         self._policies: dict[Policy, _AllowedDocuments] = {}
         self._last_allowed: tuple[Policy, _AllowedDocuments] | None = None
@@ -171,6 +199,7 @@ class View:
     def close(self) -> None:
         """Let go of the generation."""
         self.lock.close()
+        self.on_close(self)
 
     def allowed(self, policy: Policy) -> _AllowedDocuments:
         """What a policy allows of the live documents."""
@@ -317,13 +346,37 @@ class View:
     ) -> Neighbours:
         """The nearest allowed rows of each key. Few allowed rows are compared one by one."""
         allowed = self.allowed(policy)
-        if allowed.rows <= EXACT_ROWS:
+        whole = allowed.whole
+        if (whole or allowed).rows <= EXACT_ROWS:
             probes = tables.codec.settings.lists
         nearest = self.row_search(tables).search(
-            keys, k, probes=probes, allowed=allowed.places, rows_wanted=ROWS_PER_NEIGHBOUR * k, threads=threads
+            keys,
+            k,
+            probes=probes,
+            allowed=allowed.places,
+            rows_wanted=ROWS_PER_NEIGHBOUR * k,
+            list_rows=whole.list_rows if whole else None,
+            threads=threads,
         )
         rows, positions, values = self._token_table.look_up(nearest.buckets, nearest.places)
         return Neighbours(np.zeros_like(rows), rows, positions, values, nearest.distances, (self.ids,))
+
+    def count_allowed(self, policy: Policy, tables: SearchTables | None) -> AllowedCounts:
+        """How much a policy allows here; `tables` are for token search, None where there is none."""
+        allowed = self.allowed(policy)
+        list_rows, passages, words = np.empty(0, dtype=np.int64), 0, 0
+        if tables is not None:
+            list_rows = self.row_search(tables).count_rows(allowed.places)
+        if "bm25" in self.generation.config.searches:
+            counted = self._passages.allow(self._passage_masks(allowed))
+            passages, words = counted.passages, counted.words
+        return AllowedCounts(allowed.rows, list_rows, passages, words)
+
+    def use_counts(self, policy: Policy, whole: AllowedCounts) -> None:
+        """Answer as a part of a whole that a policy allows so much of."""
+        allowed = self.allowed(policy)
+        if allowed.whole is None:
+            allowed.passages, allowed.whole = None, whole
 
     def continuations(self, prefix: Ids, policy: Policy = EVERYTHING, **limits: int) -> Continuations:
         """What follows the longest known suffix of a prefix in allowed documents."""
@@ -353,15 +406,18 @@ class View:
 
     def followers_of(self, contexts: Sequence[Ids], policy: Policy = EVERYTHING) -> list[NextTokens]:
         """As `followers`, of each context. Frequent ones are remembered: they are short and asked for all the time."""
-        allowed, suffixes = self.allowed(policy), self._allowed_suffixes(policy)
+        allowed = self.allowed(policy)
         keys = [(allowed, np.asarray(context, dtype=np.int64).tobytes()) for context in contexts]
         with self._guard:
             known = {key: following for key in keys if (following := self._recall(key)) is not None}
         asked = {key: context for key, context in zip(keys, contexts, strict=True) if key not in known}
         if asked:
-            found = self._suffixes.followers_of(list(asked.values()), allowed=suffixes)
+            found = self._count_followers(list(asked.values()), policy)
             known.update((key, self._remember(key, item)) for key, item in zip(asked, found, strict=True))
         return [known[key] for key in keys]
+
+    def _count_followers(self, contexts: Sequence[Ids], policy: Policy) -> list[NextTokens]:
+        return self._suffixes.followers_of(contexts, allowed=self._allowed_suffixes(policy))
 
     def _recall(self, key: tuple[_AllowedDocuments, bytes]) -> NextTokens | None:
         """What is remembered, which is then the last to be forgotten."""
@@ -399,6 +455,13 @@ class View:
 
         Sizes and weights of all texts stand in a row; those of each end at `ends`.
         """
+        found = self.weigh_holders(texts, ends, sizes, weights, policy)
+        return found.rows, found.weights, np.concatenate([[0], found.ends])[np.asarray(ends, dtype=np.int64)]
+
+    def weigh_holders(
+        self, texts: Sequence[Ids], ends: ArrayLike, sizes: ArrayLike, weights: ArrayLike, policy: Policy
+    ) -> Holders:
+        """What `holders_of` finds, and which size found it first."""
         allowed = self._allowed_suffixes(policy)
         return self._suffixes.weigh_documents_of(texts, ends, sizes, weights, self._token_table, allowed=allowed)
 
@@ -416,19 +479,29 @@ class View:
 
     def count_passages(self, words: Sequence[str], policy: Policy = EVERYTHING) -> tuple[Ints, int]:
         """How many allowed passages hold each of some words, and how many there are."""
-        allowed = self._allowed_passages(policy)
         hashes = np.concatenate([np.empty(0, dtype=np.uint64), *(terms(word)[:1] for word in words)])
-        return self._passages.count_passages(hashes, allowed=allowed), allowed.passages
+        return self.count_terms(hashes, policy), self._allowed_passages(policy).passages
+
+    def count_terms(self, words: NDArray[np.uint64], policy: Policy = EVERYTHING) -> Ints:
+        """How many allowed passages hold each of some words, which are given by their hashes."""
+        return self._passages.count_passages(words, allowed=self._allowed_passages(policy))
+
+    def use_frequencies(self, words: NDArray[np.uint64], frequencies: Ints, policy: Policy) -> None:
+        """In how many passages of the whole, of which this is a part, each of some words is."""
+        self._passages.note_frequencies(words, frequencies, allowed=self._allowed_passages(policy))
 
     def _allowed_passages(self, policy: Policy) -> AllowedPassages:
         allowed = self.allowed(policy)
         if allowed.passages is None:
-            masks = [
-                None if mask is None else mask[bucket.sections["passages.documents"]]
-                for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
-            ]
-            allowed.passages = self._passages.allow(masks)
+            whole = (allowed.whole.passages, allowed.whole.words) if allowed.whole else None
+            allowed.passages = self._passages.allow(self._passage_masks(allowed), whole=whole)
         return allowed.passages
+
+    def _passage_masks(self, allowed: _AllowedDocuments) -> list[Mask | None]:
+        return [
+            None if mask is None else mask[bucket.sections["passages.documents"]]
+            for bucket, mask in zip(self.buckets, allowed.masks, strict=True)
+        ]
 
     def _passage(self, number: int, passage: int, score: float) -> Passage:
         bucket = self.buckets[number]
@@ -445,8 +518,18 @@ def _disputed(bucket: Bucket) -> Mask:
     return np.array([bool(bucket.fields(row)["conflicts"]) for row in range(len(bucket))], dtype=np.bool_)
 
 
-def open_view(paths: StorePaths, generation: Generation, dead: frozenset[bytes], before: View | None = None) -> View:
-    """Open a generation; buckets that `before` has open already are not read again."""
+def open_view(
+    paths: StorePaths,
+    generation: Generation,
+    dead: frozenset[bytes],
+    before: View | None = None,
+    *,
+    prefixes: Collection[str] | None = None,
+) -> View:
+    """Open a generation, or those of its buckets that have some prefixes.
+
+    Buckets that `before` has open already are not read again.
+    """
     known: Mapping[tuple[str, str], Bucket] = {}
     if before is not None:
         entries = before.generation.buckets
@@ -460,7 +543,7 @@ def open_view(paths: StorePaths, generation: Generation, dead: frozenset[bytes],
     lock = SharedLock(paths.reader_lock(generation.fingerprint))  # first: an erasure must see whoever maps a bucket
     try:
         with ThreadPoolExecutor(4) as pool:
-            buckets = list(pool.map(open_bucket, sorted(generation.buckets)))
+            buckets = list(pool.map(open_bucket, sorted(generation.buckets if prefixes is None else prefixes)))
         return View(generation, buckets, dead, before, lock)
     except BaseException:
         lock.close()

@@ -27,6 +27,8 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
         "--policy", default="", metavar="EXPR", help="a limit on all requests, beside those of the file"
     )
     parser.add_argument("--guard", type=int, metavar="N", help="a limit on all requests, beside those of the file")
+    parser.add_argument("--ray", metavar="ADDRESS", help="search the stores on a Ray cluster: HOST:PORT, auto or local")
+    parser.add_argument("--parts", type=int, metavar="N", help="with --ray: parts of each store; one for each node")
     show.add_device(parser)
     parser.set_defaults(run=_serve)
 
@@ -62,7 +64,7 @@ def _recipe(arguments: argparse.Namespace) -> ServerRecipe:
         recipe = add_model(recipe, arguments.model, arguments.store)
     elif arguments.store:
         raise SiloError("usage", "--store belongs to --model", "name the model too")
-    names = {"host", "port", "keys", "home", "threads"}
+    names = {"host", "port", "keys", "home", "threads", "ray", "parts"}
     if arguments.config:
         names -= arguments.stated  # a file that is named counts more than one that is found
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

@@ -69,14 +69,18 @@ class Bm25Index:
     def __len__(self) -> int:
         return len(self._index.lengths)
 
-    def allow(self, masks: Sequence[Bools | None]) -> AllowedPassages:
-        """One mask per bucket: True for each passage that may be returned and counted, None for all of them."""
+    def allow(self, masks: Sequence[Bools | None], *, whole: tuple[int, int] | None = None) -> AllowedPassages:
+        """One mask per bucket: True for each passage that may be returned and counted, None for all of them.
+
+        `whole` is for buckets that are a part of others: how many allowed passages all of them have, and how many
+        words those have. Document frequencies are then those that `note_frequencies` is told.
+        """
         lengths, sizes = self._index.lengths, np.diff(self._index.offsets)
         if len(masks) != len(sizes):
             raise ValueError(f"{len(masks)} masks for {len(sizes)} buckets: give one mask per bucket")
         each = [_check_mask(mask, size) for mask, size in zip(masks, sizes, strict=True)]
         mask = np.concatenate([np.empty(0, dtype=np.bool_), *each])
-        passages, words = int(mask.sum()), int(lengths[mask].sum(dtype=np.int64))
+        passages, words = whole or (int(mask.sum()), int(lengths[mask].sum(dtype=np.int64)))
         average = max(1, words) / max(1, passages)
         norms = self._k1 * (1.0 - self._b + self._b * (lengths / average))
         bounded = np.where(mask, np.maximum(norms.astype(np.float32), TINY), np.float32(np.inf))
@@ -95,13 +99,23 @@ class Bm25Index:
         statistics = chosen._norms, chosen._frequencies, chosen.passages, chosen._formula
         return PassageHits(*search_passages(words, k, tuple(self._index), statistics, _WINDOW, _MOST_SINGLE))
 
+    def note_frequencies(self, words: UInt64s, frequencies: Int64s, *, allowed: AllowedPassages) -> None:
+        """Say how many passages of the whole hold each of some words, before they are searched for in a part of it."""
+        places, known = self._places(words)
+        allowed._frequencies[places[known]] = frequencies[known]
+
     def count_passages(self, words: UInt64s, *, allowed: AllowedPassages | None = None) -> Int64s:
         """How many allowed passages hold each of some words."""
-        chosen, index = allowed or self._all, self._index
-        places = np.minimum(np.searchsorted(index.terms, words), max(0, len(index.terms) - 1))
-        known = index.terms[places] == words if len(index.terms) else np.zeros(len(words), dtype=np.bool_)
+        chosen = allowed or self._all
+        places, known = self._places(words)
         live = np.isfinite(chosen._norms)
         return np.array([self._holders(place, live) if yes else 0 for place, yes in zip(places, known, strict=True)])
+
+    def _places(self, words: UInt64s) -> tuple[Int64s, Bools]:
+        """Where some words are among the terms, and which of them are."""
+        terms = self._index.terms
+        places = np.minimum(np.searchsorted(terms, words), max(0, len(terms) - 1))
+        return places, terms[places] == words if len(terms) else np.zeros(len(words), dtype=np.bool_)
 
     def _holders(self, term: int, live: Bools) -> int:
         index = self._index

@@ -131,13 +131,15 @@ class KnnIndex:
         probes: int,
         allowed: Sequence[UInt8s | None] | None = None,
         rows_wanted: int = 0,
+        list_rows: Int64s | None = None,
         threads: int = 0,
     ) -> NearestRows:
         """The nearest k rows of each key [keys, width] in at least `probes` lists, and in as many more as it takes to
         see `rows_wanted` or k allowed rows.
 
-        `allowed` holds for each bucket None, or a bit for each place: bit p & 7 of byte p >> 3. `threads` is 0 for
-        numba's number of threads.
+        `allowed` holds for each bucket None, or a bit for each place: bit p & 7 of byte p >> 3. `list_rows` [lists] is
+        for buckets that are a part of others: how many allowed rows each list has in all of them, so that the part
+        reads the lists that all would. `threads` is 0 for numba's number of threads.
         """
         _require(1 <= k <= MOST_NEIGHBOURS, f"k is {k}, not 1 to {MOST_NEIGHBOURS:,}")
         _require(probes >= 1, f"probes is {probes}, below 1")
@@ -146,6 +148,11 @@ class KnnIndex:
         nearest = NearestRows(np.empty(shape, np.int32), np.empty(shape, np.uint32), np.empty(shape, np.float32))
         bitmaps = self._all if allowed is None else self._bitmaps(allowed)
         wanted = max(rows_wanted, k)
+        seen = np.array(
+            [] if list_rows is None else list_rows, dtype=np.int64
+        )  # copied: a read-only one would be compiled for anew
+        lists = self.tables.codec.settings.lists
+        _require(len(seen) in (0, lists), f"list_rows has {len(seen)} numbers for {lists} lists")
 
         def run(part: slice) -> None:
             scratch = self.tables.take_scratch(k)
@@ -157,6 +164,7 @@ class KnnIndex:
                 self.tables.products,
                 self._row_arrays,
                 bitmaps,
+                seen,
                 nearest.buckets[part],
                 nearest.places[part],
                 nearest.distances[part],
@@ -166,6 +174,17 @@ class KnnIndex:
 
         _run(run, len(queries), threads or _THREADS)
         return nearest
+
+    def count_rows(self, allowed: Sequence[UInt8s | None] | None = None) -> Int64s:
+        """How many allowed rows each list has [lists]."""
+        counts = np.zeros(self.tables.codec.settings.lists, dtype=np.int64)
+        for bucket, bitmap in zip(self._buckets, allowed or [None] * len(self._buckets), strict=True):
+            offsets = bucket.rows.offsets.astype(np.int64)
+            if bitmap is not None:
+                bits = np.unpackbits(bitmap, bitorder="little")[bucket.rows.places]
+                offsets = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[offsets]
+            counts += np.diff(offsets)
+        return counts
 
     def _rotated(self, keys: ArrayLike) -> Float32s:
         """Keys in rotated space, filled up to threes: so they are rotated, and padding them costs the codec time."""

@@ -728,6 +728,7 @@ def _search(
     tables: ListTables,
     rows: RowTables,
     bitmaps: Int64s,
+    list_rows: Int64s,
     list_scratch: ListScratch,
     row_scratch: RowScratch,
 ) -> int:
@@ -747,7 +748,7 @@ def _search(
             filled, ceiling, allowed = _scan_list(
                 number, following, list_scratch.exact[number], k, rows, bitmaps, filled, ceiling, row_scratch
             )
-            seen += allowed
+            seen += list_rows[number] if len(list_rows) else allowed
         if done == lists or (done >= probes and seen >= wanted):
             break
         ordered = min(lists, 2 * ordered)
@@ -772,6 +773,7 @@ def search_rows(
     products: Float32s,
     row_tables: tuple[Any, ...],
     bitmaps: Int64s,
+    list_rows: Int64s,
     buckets: Int32s,
     places: UInt32s,
     distances: Float32s,
@@ -782,14 +784,15 @@ def search_rows(
     `list_tables`, `row_tables` and the two parts of `scratch` are the fields of `ListTables`, `RowTables`,
     `ListScratch` and `RowScratch`: a plain tuple reaches compiled code in half the time, and numba's cache on disk
     cannot be read any more once a class that it names is gone. `products` are the codewords times -2 [code bytes,
-    part, codewords]. `bitmaps` holds an address per bucket, 0 where all rows are allowed.
+    part, codewords]. `bitmaps` holds an address per bucket, 0 where all rows are allowed. `list_rows` says for each
+    list how many rows count as seen when it was read; where it is empty they are counted.
     """
     tables, rows = ListTables(*list_tables), RowTables(*row_tables)
     list_scratch, row_scratch = ListScratch(*scratch[0]), RowScratch(*scratch[1])
     k = buckets.shape[1]
     for at in range(len(queries)):
         _fill_table(queries[at], products, row_scratch.table)
-        count = _search(queries[at], k, probes, wanted, tables, rows, bitmaps, list_scratch, row_scratch)
+        count = _search(queries[at], k, probes, wanted, tables, rows, bitmaps, list_rows, list_scratch, row_scratch)
         for rank in range(count):
             buckets[at, rank] = row_scratch.rows[rank] >> 32
             places[at, rank] = row_scratch.rows[rank] & 0xFFFFFFFF

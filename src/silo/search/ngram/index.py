@@ -82,6 +82,17 @@ class Levels:
     hits: Int64s
 
 
+class Holders(NamedTuple):
+    """Documents that hold some tokens, what this weighs, and how many were met by the end of each size.
+
+    They are in the order in which they were met: by text, size, then bucket.
+    """
+
+    rows: Int64s
+    weights: Float64s
+    ends: Int64s
+
+
 class Match(NamedTuple):
     """The longest suffix that occurs, and the bucket and place where its first occurrence begins (-1, -1 if none)."""
 
@@ -142,10 +153,23 @@ class NgramIndex:
         return AllowedSuffixes(self._table, addresses, tuple(kept))
 
     def continuations(
-        self, prefix: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000, limit: int = 64
+        self,
+        prefix: Ids,
+        *,
+        allowed: AllowedSuffixes | None = None,
+        longest: int = 1000,
+        limit: int = 64,
+        length: int | None = None,
     ) -> Continuations:
-        """What follows the longest suffix (at most `longest` tokens, after the last `begin`) that anything follows."""
-        return Continuations(*find_continuations(self._arrays_of(allowed), _copy_last(prefix, longest), max(limit, 0)))
+        """What follows the longest suffix (at most `longest` tokens, after the last `begin`) that anything follows.
+
+        With a `length` what follows so many of the last tokens, whether or not they are the longest here: for buckets
+        that are a part of others.
+        """
+        last = _copy_last(prefix, longest)
+        _require(length is None or 0 <= length <= len(last), f"length is {length}, of {len(last)} tokens")
+        wanted = -1 if length is None else length
+        return Continuations(*find_continuations(self._arrays_of(allowed), last, max(limit, 0), wanted))
 
     def longest(self, prefix: Ids, *, allowed: AllowedSuffixes | None = None, longest: int = 1000) -> int:
         """The length `continuations` finds, without counting what follows."""
@@ -182,14 +206,13 @@ class NgramIndex:
         table: TokenTable,
         *,
         allowed: AllowedSuffixes | None = None,
-    ) -> tuple[Int64s, Float64s]:
+    ) -> Holders:
         """The documents, as numbers of the table, that hold the last tokens of `ids`, and what this weighs.
 
         An occurrence of the last `sizes[i]` tokens weighs `weights[i]`, which is more than 0. No tokens, or tokens with
         `begin` among them, occur nowhere.
         """
-        rows, sums, _ = self.weigh_documents_of([ids], [len(sizes)], sizes, weights, table, allowed=allowed)
-        return rows, sums
+        return self.weigh_documents_of([ids], [len(sizes)], sizes, weights, table, allowed=allowed)
 
     def weigh_documents_of(
         self,
@@ -200,8 +223,8 @@ class NgramIndex:
         table: TokenTable,
         *,
         allowed: AllowedSuffixes | None = None,
-    ) -> tuple[Int64s, Float64s, Int64s]:
-        """As `weigh_documents`, of each text: the documents, what they weigh, and where those of each text end.
+    ) -> Holders:
+        """As `weigh_documents`, of each text in turn.
 
         Sizes and weights of all texts stand in a row; those of each end at `ends`.
         """
@@ -216,10 +239,8 @@ class NgramIndex:
             raise ValueError("every size needs a weight above 0")
         joined = _join_last(texts, int(wanted.max(initial=0)))
         with table.counters() as counters:
-            rows, sums, row_ends = weigh_documents(
-                self._arrays_of(allowed), joined, (lasts, wanted, each), table.documents, tuple(counters)
-            )
-        return rows, sums, row_ends
+            arrays = self._arrays_of(allowed)
+            return Holders(*weigh_documents(arrays, joined, (lasts, wanted, each), table.documents, tuple(counters)))
 
     def levels(
         self,
@@ -241,6 +262,28 @@ class NgramIndex:
         chosen = allowed or self._everything
         _require(chosen._table is self._table, "what is allowed was allowed for another search")
         return self._no_tokens, self._table, chosen._addresses, self._begin
+
+
+def add_levels(parts: Sequence[Levels]) -> Levels:
+    """The levels of a text in several sets of documents as in one: the longest context counts where it is found."""
+    lengths = np.max([part.lengths for part in parts], axis=0)
+    totals, hits = np.sum([part.totals for part in parts], axis=0), np.sum([part.hits for part in parts], axis=0)
+    for part in parts:
+        shorter = part.lengths < lengths
+        totals[shorter, -1] -= part.totals[shorter, -1]
+        hits[shorter, -1] -= part.hits[shorter, -1]
+    return Levels(lengths, totals, hits)
+
+
+def add_next_tokens(parts: Sequence[NextTokens]) -> NextTokens:
+    """What follows a context in several sets of documents as in one; read-only."""
+    if len(parts) == 1:
+        return parts[0]
+    tokens, where = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
+    counts = np.zeros(len(tokens), dtype=np.int64)
+    np.add.at(counts, where, np.concatenate([part.counts for part in parts]))
+    tokens.flags.writeable = counts.flags.writeable = False
+    return NextTokens(tokens, counts, sum(part.total for part in parts))
 
 
 def _require(holds: bool, message: str) -> None:

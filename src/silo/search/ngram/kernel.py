@@ -486,7 +486,7 @@ def weigh_documents(
     documents: DocumentTable,
     counters: tuple[Any, ...],
 ) -> tuple[Int64s, Float64s, Int64s]:
-    """The documents with an allowed occurrence, what theirs weigh, and where those of each text end.
+    """The documents with an allowed occurrence, what theirs weigh, and how many were met by the end of each size.
 
     `levels`: where those of each text end, how many of its last tokens each looks for, and what an occurrence weighs.
     `counters` are the fields of `DocumentCounters`.
@@ -494,16 +494,17 @@ def weigh_documents(
     level_ends, sizes, weights = levels
     _, sums, _, at_any_size = counters
     rows, row_sums, filled = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64), 0
-    ends = np.empty(len(level_ends), dtype=np.int64)
-    for number in range(len(ends)):
-        first, last = level_ends[number - 1] if number else 0, level_ends[number]
-        ids = _text_of(texts, number)
-        found = _weigh_occurrences(index, ids, sizes[first:last], weights[first:last], documents, counters)
+    ends, first = np.empty(len(sizes), dtype=np.int64), 0
+    for number in range(len(level_ends)):
+        last = level_ends[number]
+        ids, here = _text_of(texts, number), ends[first:last]
+        found = _weigh_occurrences(index, ids, sizes[first:last], weights[first:last], documents, counters, here)
+        here += filled
         rows, row_sums = _make_room(rows, filled, found), _make_room(row_sums, filled, found)
         for document in at_any_size[:found]:
             rows[filled], row_sums[filled], sums[document] = document, sums[document], 0
             filled += 1
-        ends[number] = filled
+        first = last
     return rows[:filled], row_sums[:filled], ends
 
 
@@ -515,8 +516,9 @@ def _weigh_occurrences(
     weights: Float64s,
     documents: DocumentTable,
     counters: tuple[Any, ...],
+    ends: Int64s,
 ) -> int:
-    """Write down which documents have an allowed occurrence, and their sums; how many they are.
+    """Write down which documents have an allowed occurrence, their sums, and how many were met by the end of each size.
 
     Counts are added up before they are multiplied, so that a sum does not depend on the order of occurrences.
     `absent`: a bucket has no occurrence of so many tokens, and none of more.
@@ -547,13 +549,15 @@ def _weigh_occurrences(
                 total += 1
             sums[document] += counts[document] * weights[level]
             counts[document] = 0
+        ends[level] = total
     return total
 
 
 @_entry
-def find_continuations(index: BucketArrays, ids: Int64s, limit: int) -> Any:
-    """The fields of `Continuations`."""
-    length = _find_longest(index, ids, True)
+def find_continuations(index: BucketArrays, ids: Int64s, limit: int, length: int) -> Any:
+    """The fields of `Continuations`, for so many of the last tokens; a length below 0 is to be found."""
+    if length < 0:
+        length = _find_longest(index, ids, True)
     pattern = ids[len(ids) - length :]
     spans = _find_spans(index, pattern)
     by_bucket, each, ends = _count_next_tokens(index, length, spans)

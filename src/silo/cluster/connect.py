@@ -1,0 +1,77 @@
+"""Joining a Ray cluster for as long as a command runs; "local" starts one on this machine and ends it after.
+
+Nothing is reported to anybody: usage statistics and the dashboard stay off, and a local cluster listens on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from silo.errors import SiloError
+
+LOCAL = "local"
+_ANSWER_SECONDS = 5.0
+_INSTALL = "install it on every machine of the cluster with: pip install 'silo-lm[ray]'"
+
+
+@contextmanager
+def connect(address: str) -> Iterator[None]:
+    """Be part of the cluster at `address` (HOST:PORT, "auto" for the one this machine belongs to, or "local").
+
+    A process that has joined one already stays in that one, whatever the address, and stays in it after.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        cores = len(os.sched_getaffinity(0))
+        options |= {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    else:
+        _require_answer(address)
+    try:
+        ray.init(LOCAL if address == LOCAL else address, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreachable(address, str(error)) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def import_ray() -> Any:
+    """The library, told to report to nobody; an error that says how to install it where it is missing."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it will do by itself, without a warning
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise SiloError("extra-missing", "a cluster needs ray", _INSTALL) from None
+    return ray
+
+
+def _require_answer(address: str) -> None:
+    """Refuse an address where nobody listens: ray itself would try for a minute."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        message = f"'{address}' is not the address of a cluster: HOST:PORT, auto or local"
+        raise SiloError("usage", message, "the command itself must run on a machine of the cluster")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(address, str(error)) from None
+
+
+def _unreachable(address: str, reason: str) -> SiloError:
+    first_line = reason.strip().partition("\n")[0]
+    return SiloError("cluster-unreachable", f"no Ray cluster answers at {address}: {first_line}"[:600])
