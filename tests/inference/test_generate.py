@@ -10,8 +10,9 @@ import torch
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
-from silo.inference.credit import by_sentence
-from silo.inference.generate import GenerateOptions, Sampling, Step, generate
+from silo.inference.asking.choose import Sampling
+from silo.inference.credit import Totals, by_sentence
+from silo.inference.generate import GenerateOptions, Step, generate
 from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
@@ -159,6 +160,33 @@ def test_credits_outlive_the_generation_they_come_from(place: Path, tmp_path: Pa
     for count in range(1, len(first.credits) + 2):
         assert first.credits.first(count) == first.credits[:count]
     assert len(first.credits) == len(list(first.credits))
+
+
+def test_totals_are_the_shares_of_all_tokens_added_up(place: Path, tmp_path: Path) -> None:
+    """Also where the store changed between two tokens, and documents stand in other rows."""
+    make_store(tmp_path / "store", place / "model").close()
+    chosen = Settings(k=20, tau=20.0).with_values(lam=0.6)
+    predictor = open_predictor(place / "model", [tmp_path / "store"], method="knn+ngram", settings=chosen)
+    tokens = []
+    for step in generate(predictor, "The licensee shall not copy the", GenerateOptions(6)):
+        tokens.append(step.credits)
+        if len(tokens) == 3:
+            open_store(tmp_path / "store").erase(Selector(document="fox"))
+    for some in (tokens, tokens[:3]):
+        sums: dict[tuple[int, str], float] = {}
+        for item in (item for credits in some for item in credits):
+            sums[item.store, item.document] = sums.get((item.store, item.document), 0.0) + item.share
+        totals, order = Totals(some), sorted(sums, key=lambda place: (-sums[place], place[1]))
+        assert [(item.store, item.document) for item in totals.documents()] == order
+        assert {(item.store, item.document): item.share for item in totals.documents()} == sums
+        for count in range(1, len(order) + 1):
+            assert totals.documents(most=count) == totals.documents()[:count]
+        assert totals.documents(sums[order[1]]) == totals.documents()[:2]
+        assert totals.shares_of([*sums, (0, "0" * 32), (7, order[0][1])]) == {
+            **sums,
+            (0, "0" * 32): 0.0,
+            (7, order[0][1]): 0.0,
+        }
 
 
 def test_neighbours_show_the_text_around_them(place: Path) -> None:

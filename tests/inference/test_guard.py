@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from silo.errors import SiloError
-from silo.inference.generate import GenerateOptions, Sampling, generate
+from silo.inference.asking.choose import Sampling
+from silo.inference.generate import GenerateOptions, generate
 from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Ric, Settings

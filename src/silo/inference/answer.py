@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from silo.inference.credit import Credit, by_document, by_sentence, roll_up
+from silo.inference.credit import Credit, Totals, by_sentence, roll_up
 from silo.inference.generate import Step
 from silo.records import Document
 from silo.rights.notices import notice_lines
@@ -34,14 +34,24 @@ class Answer:
         """Collect a finished generation from stores under a policy."""
         tokens = tuple(step for step in steps if step.token >= 0)
         finish = steps[-1].finish if steps else "length"
-        named = [*by_document((step.credits for step in tokens), NOTICE_SHARE * len(tokens)), *_context(tokens)]
+        named = [*Totals(step.credits for step in tokens).documents(NOTICE_SHARE * len(tokens)), *_context(tokens)]
         notices = tuple(notice_lines(_documents(stores, dict.fromkeys(item.document for item in named))))
         return cls(prompt, tuple(steps), finish, policy.describe(), notices)
 
     @cached_property
+    def totals(self) -> Totals:
+        """The shares of documents in all tokens added up."""
+        return Totals(step.credits for step in self.tokens)
+
+    @cached_property
     def documents(self) -> tuple[Credit, ...]:
         """The documents with their shares in all tokens added up, then those put before the text, with share 0."""
-        return (*by_document(step.credits for step in self.tokens), *_context(self.tokens))
+        return (*self.totals.documents(), *self.context)
+
+    @cached_property
+    def context(self) -> tuple[Credit, ...]:
+        """The documents put before the text, with share 0."""
+        return tuple(_context(self.tokens))
 
     @property
     def tokens(self) -> tuple[Step, ...]:
@@ -68,7 +78,7 @@ class Answer:
         for span in by_sentence(step.text for step in self.steps):
             part = self.steps[span]
             tokens = [step.credits for step in part if step.token >= 0]
-            shares = _mean_shares(by_document(tokens, least * len(tokens)), len(tokens))
+            shares = _mean_shares(Totals(tokens).documents(least * len(tokens)), len(tokens))
             lm_share = sum(item.lm_share for item in tokens) / len(tokens) if tokens else 1.0
             text = "".join(step.text for step in part)
             sentences.append({"text": text, "lm_share": lm_share, "documents": dict(shares)})

@@ -172,7 +172,7 @@ def _store_parts(
     counted = (levels.weights > 0) & (tokens[levels.texts] >= 0)
     level_ends = np.searchsorted(levels.texts[counted], np.arange(len(tokens)), side="right")
     sizes, weights = levels.lengths[counted] + 1, levels.weights[counted] / levels.totals[counted]
-    texts = [np.append(ids[-_MOST_HELD:], token) for ids, token in zip(predictions.prefixes, tokens, strict=True)]
+    texts = [np.concatenate((ids[-_MOST_HELD:], tokens[at : at + 1])) for at, ids in enumerate(predictions.prefixes)]
     held = retriever.holders(store, texts, level_ends, sizes, weights) if len(sizes) else _nothing_held(len(tokens))
     found = near.found
     rows, shares, ends = _share_out(
@@ -274,23 +274,41 @@ def _sum_by_row(rows: Ints, parts: Floats) -> tuple[Ints, Floats]:
     return documents[:made], sums[:made]
 
 
-def by_document(credits: Iterable[Credits], least: float = 0.0) -> list[Credit]:
-    """Every document of some tokens once, with its shares added up, largest first; those below `least` are left out."""
-    parts: dict[tuple[int, FactTable], list[_StoreCredits]] = defaultdict(list)
-    for token in credits:
-        for part in token.parts:
-            parts[part.store, part.facts].append(part)
-    summed = []
-    for (store, facts), held in parts.items():
-        columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
-        summed.append(_StoreCredits(store, facts, *_sum_by_row(*columns)))
-    if len(summed) == 1:
-        return sorted(summed[0].only(summed[0].shares >= least).credits(), key=_largest_first)
-    totals: dict[tuple[int, str], Credit] = {}
-    for item in (item for total in summed for item in total.credits()):
-        before = totals.get((item.store, item.document))
-        totals[item.store, item.document] = item._replace(share=item.share + before.share) if before else item
-    return sorted((item for item in totals.values() if item.share >= least), key=_largest_first)
+class Totals:
+    """The shares of documents in some tokens, added up; they too stay numbers until somebody looks."""
+
+    def __init__(self, credits: Iterable[Credits]) -> None:
+        parts: dict[tuple[int, FactTable], list[_StoreCredits]] = defaultdict(list)
+        for token in credits:
+            for part in token.parts:
+                parts[part.store, part.facts].append(part)
+        self._parts = []
+        for (store, facts), held in parts.items():
+            columns = (np.concatenate([part.rows for part in held]), np.concatenate([part.shares for part in held]))
+            self._parts.append(_StoreCredits(store, facts, *_sum_by_row(*columns)))
+
+    def documents(self, least: float = 0.0, most: int | None = None) -> list[Credit]:
+        """Every document once, largest share first: at most so many, and none below `least`."""
+        if len(self._parts) == 1:
+            (part,) = self._parts
+            if most is not None and len(part.rows) > most:
+                least = max(least, float(np.partition(part.shares, -most)[-most]))
+            return sorted(part.only(part.shares >= least).credits(), key=_largest_first)[:most]
+        totals: dict[tuple[int, str], Credit] = {}
+        for item in (item for part in self._parts for item in part.credits()):
+            before = totals.get((item.store, item.document))
+            totals[item.store, item.document] = item._replace(share=item.share + before.share) if before else item
+        return sorted((item for item in totals.values() if item.share >= least), key=_largest_first)[:most]
+
+    def shares_of(self, documents: Iterable[tuple[int, str]]) -> dict[tuple[int, str], float]:
+        """The shares of some documents, each named by its store and its id."""
+        shares = dict.fromkeys(documents, 0.0)
+        for part in self._parts:
+            held = dict(zip(part.rows.tolist(), part.shares.tolist(), strict=True))
+            for store, name in shares:
+                if store == part.store:
+                    shares[store, name] += held.get(part.facts.find(name), 0.0)
+        return shares
 
 
 def roll_up(credits: Iterable[Credit], by: str = "document") -> list[tuple[str, float]]:

@@ -180,9 +180,9 @@ class _Writer:
     def __init__(self, tokenizer: Tokenizer, prompt: NDArray[np.int64], stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stop = [mark for mark in stop if mark]
-        self._begin(prompt)
+        self._begin(prompt[-_TAIL:].tolist())
 
-    def _begin(self, ids: NDArray[np.int64]) -> None:
+    def _begin(self, ids: list[int]) -> None:
         """Start after these tokens: the last few are decoded along, because the text of a token may depend on them."""
         self._tail = ids[-_TAIL:]
         self._ids: list[int] = []
@@ -190,8 +190,7 @@ class _Writer:
         self._given = 0
 
     def _decoded(self) -> str:
-        ids = np.concatenate([self._tail, np.array(self._ids, dtype=np.int64)]).astype(np.uint32)
-        return self._tokenizer.decode(ids)
+        return self._tokenizer.decode(np.array(self._tail + self._ids, dtype=np.uint32))
 
     def write(self, token: int) -> tuple[str, bool]:
         """The text that is certain now, and whether a stop string ended it."""
@@ -207,7 +206,7 @@ class _Writer:
         piece = certain[self._given : len(certain) - held]
         self._given += len(piece)
         if self._given == len(text) and len(self._ids) > _TAIL:
-            self._begin(np.array(self._ids, dtype=np.int64))
+            self._begin(self._ids)
         return piece, False
 
     def rest(self) -> str:

@@ -38,7 +38,8 @@ _LEAST_MATCH = 4
 NoteTime = Callable[[str, float], None]
 """Is told how many seconds something took."""
 _NO_CONTEXT = [InContext()]
-_NO_NEIGHBOURS = Neighbours(*(np.empty((0, 0), dtype=np.int64) for _ in range(4)), np.empty((0, 0), np.float32), ())
+_NO_ROWS = np.empty((0, 1), dtype=np.int64)
+_NO_NEIGHBOURS = Neighbours(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, np.empty((0, 1), dtype=np.float32), ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,7 +273,7 @@ class Reader:
 
     def reading(self, place: Place, context: Sequence[InContext], start: int) -> Reading:
         """Asks what comes after the text, with each of these things before it; a decoder for each."""
-        predictor, prefix = self.predictor, place.ids
+        predictor, prefix, retriever = self.predictor, place.ids, place.retriever
         key = predictor.encoder.key if predictor.encoder and not self.has_other_keys else "final"
         while len(self._decoders) < len(context):
             self._decoders.append(predictor.opened.decoder(key))
@@ -280,8 +281,8 @@ class Reader:
             np.concatenate([item.tokens, prefix[start:]]) if len(item.tokens) else prefix[start:] for item in context
         ]
         draft: MakeDraft | None = None
-        if predictor.drafting and place.asks("ngram"):
-            draft = partial(place.retriever.continue_match, prefix, least=_LEAST_MATCH)
+        if predictor.drafting and retriever is not None and "ngram" in predictor.method:
+            draft = partial(retriever.continue_match, prefix, least=_LEAST_MATCH)
         return Reading(self._decoders[: len(texts)], texts, draft)
 
     def key_reading(self, prefix: Ints) -> Reading:
@@ -291,8 +292,7 @@ class Reader:
         return Reading([self._key_decoder], [prefix[window.start :]])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Place(NamedTuple):
     """A text, what reads it, and the stores as they are now, None where they have no say: what comes next?"""
 
     reader: Reader
@@ -333,8 +333,7 @@ def predict_together(
     return predictions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Read:
+class _Read(NamedTuple):
     """What the language model says at a place; the key of it where neighbours are to be looked for."""
 
     place: Place

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from silo.inference.answer import Answer
 from silo.inference.asking.asks import Asking
+from silo.inference.asking.choose import TokenScore
 from silo.inference.context import ContextProvider
-from silo.inference.generate import GenerateOptions, Step, TokenScore, generate, score_tokens, scoring, writing
+from silo.inference.generate import GenerateOptions, Step, generate, score_tokens, scoring, writing
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings, load_settings
 from silo.lm.engine.decoder import DecodingModel

@@ -25,6 +25,8 @@ _PER_TOKEN, _PER_SPAN = 8, 8
 _LISTED = 256
 _KEPT = 4096
 """Documents named per token, per sentence and in all; choices that are kept, of which a request may have many."""
+_NAMED_SHARE = 0.01
+"""Of a whole answer, for a document to be named there."""
 _LEAST_SHARE = 0.001
 """Of a sentence, for a document to be named there."""
 
@@ -64,14 +66,11 @@ class Attribution:
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The answer's own object; documents that were erased since they had a share are not named."""
         tokens = max(1, len(answer.tokens))
-        shares = dict[tuple[int, str], float]()
-        for item in answer.documents:
-            shares[item.store, item.document] = shares.get((item.store, item.document), 0.0) + item.share / tokens
-            if item.share / tokens >= 0.01 or item.context:
-                self._number(item)
-        documents, held = [], held_of(self._stores, self._numbers)
+        for item in (*answer.totals.documents(_NAMED_SHARE * tokens), *answer.context):
+            self._number(item)
+        documents, held, shares = [], held_of(self._stores, self._numbers), answer.totals.shares_of(self._numbers)
         for (store, name), number in self._numbers.items():
-            share = shares.get((store, name), 0.0)
+            share = shares[store, name] / tokens
             if (store, name) in held:
                 documents.append({**self._documents[number], "share": share})
             else:
@@ -113,7 +112,7 @@ def cite_passages(
 
     A quote has at most so many tokens.
     """
-    read = {item.document for item in answer.documents if item.context}
+    read = {item.document for item in answer.context}
     with predictor.reading() as retriever:
         found = list(conversation.citations(answer.text, read, retriever, most=most))
     return [{"span": [sentence.start, sentence.end], **citation.as_json()} for sentence, citation in found]
@@ -131,8 +130,8 @@ class KeptAttribution:
     def of(cls, answer: Answer, stores: Sequence[Store]) -> KeptAttribution:
         """Ids and shares, and nothing else."""
         tokens = max(1, len(answer.tokens))
-        named = ((item.store, item.document, item.share / tokens) for item in answer.documents)
-        return cls(answer.lm_share, stores, tuple(islice(named, _LISTED)))
+        listed = (*answer.totals.documents(most=_LISTED), *answer.context)[:_LISTED]
+        return cls(answer.lm_share, stores, tuple((item.store, item.document, item.share / tokens) for item in listed))
 
     def as_json(self) -> dict[str, Any]:
         """What is left of it now: shares of documents that were erased are added up without their ids."""

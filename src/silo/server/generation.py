@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
 from silo.inference.asking.asks import Asking
-from silo.inference.generate import GenerateOptions, Step, TokenScore
+from silo.inference.asking.choose import TokenScore
+from silo.inference.generate import GenerateOptions, Step
 from silo.inference.predict import Predictor, offered_methods
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
@@ -67,15 +68,16 @@ class Text:
     """What is answered from passages."""
     may_quote: bool = False
     steps: list[Step] = field(default_factory=list)
-    shares: list[dict[str, Any]] = field(default_factory=list)
+    _shares: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.attribution = Attribution(self.predictor.stores)
 
-    def add(self, step: Step) -> None:
-        """Take a step that was written, and note whose it is."""
-        self.steps.append(step)
-        self.shares.append(self.attribution.token(step))
+    @property
+    def shares(self) -> list[dict[str, Any]]:
+        """Whose each step is; looked up when somebody wants to know."""
+        self._shares += map(self.attribution.token, self.steps[len(self._shares) :])
+        return self._shares
 
     def run(self) -> Asking[TokenScore | Step]:
         """Every token of the prompt, where it is to be scored, and then those that are written."""
@@ -90,6 +92,7 @@ class Text:
     def finish(self) -> tuple[Answer, dict[str, Any], KeptAttribution]:
         """The answer that the steps make, what is owed for it, and what is kept of that; the ledger notes it."""
         answer = Session(self.predictor).collect("", self.steps, ledger=self.ledger and bool(self.steps))
+        self.shares  # noqa: B018  # documents have their numbers in the order of the tokens
         owed = self.attribution.whole(answer) if self.steps else {}
         if self.conversation is not None and self.steps:
             owed["citations"] = self._citations(self.conversation, answer)
@@ -327,7 +330,7 @@ class Batch:
             waited = self._first[text.index] - self._requests[text.index].begun
             self._metrics.time("silo_first_token_seconds", waited)
         self._metrics.note_step(item)
-        text.add(item)
+        text.steps.append(item)
 
     def cancel(self) -> None:
         """Nobody waits for the texts any more."""

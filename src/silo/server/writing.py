@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from silo.inference.answer import Answer
-from silo.inference.generate import Step, TokenScore
+from silo.inference.asking.choose import TokenScore
+from silo.inference.generate import Step
 from silo.server.attribution import KeptAttribution
 from silo.server.generation import Batch, Text
 from silo.server.problems import Problem, problem_of

@@ -6,6 +6,7 @@ bucket open.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,12 +42,21 @@ class FactTable:
         self._ends = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *sizes]))
         self._made: dict[int, Facts] = {}
 
+    def find(self, document: str) -> int:
+        """The row of a document, -1 if it is not here; rows stand in the order of ids."""
+        name, rows = bytes.fromhex(document), range(len(self._tiers))
+        row = bisect_left(rows, name, key=self._id)
+        return row if row < len(rows) and self._id(row) == name else -1
+
+    def _id(self, row: int) -> bytes:
+        return self._ids[16 * row : 16 * row + 16]
+
     def __getitem__(self, row: int) -> Facts:
         facts = self._made.get(row)
         if facts is None:
             external = self._external[self._ends[row] : self._ends[row + 1]].decode()
             owner, licence, source = (names[codes[row]] for names, codes in self._named)
-            name = self._ids[16 * row : 16 * row + 16].hex()
+            name = self._id(row).hex()
             facts = self._made[row] = Facts(name, external, owner, licence, source, TIERS[self._tiers[row]])
         return facts
 

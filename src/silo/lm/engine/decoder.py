@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,8 +178,7 @@ class Drafts:
         return sum(self._belief**number for number in range(count + 1)) / _PASS_COSTS[count]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecoderOutput:
+class DecoderOutput(NamedTuple):
     """After a text: the probability of every token, and the key of this place."""
 
     probabilities: NDArray[np.float64]
@@ -229,8 +227,7 @@ class TransformersDecoder:
             self._cache.crop(length - len(self._ids))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
+class _Plan(NamedTuple):
     """What has to be read: tokens from a position on; results are wanted from one of them on."""
 
     ids: Tokens
@@ -307,8 +304,7 @@ class EngineDecoder:
 Decoder = TransformersDecoder | EngineDecoder
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class Reading(NamedTuple):
     """Asks what comes after some texts, each with the decoder that reads it.
 
     `draft` is asked for guesses where they promise to save time.
@@ -400,8 +396,9 @@ def _require_tokens(ids: NDArray[Any]) -> Tokens:
 def _shared_prefix(one: Tokens, other: Tokens) -> int:
     """How many first tokens two texts share."""
     length = min(len(one), len(other))
-    differ = np.flatnonzero(one[:length] != other[:length])
-    return int(differ[0]) if len(differ) else length
+    if one[:length].tobytes() == other[:length].tobytes():
+        return length
+    return int(np.flatnonzero(one[:length] != other[:length])[0])
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -229,11 +229,11 @@ class NgramIndex:
         Sizes and weights of all texts stand in a row; those of each end at `ends`.
         """
         lasts, wanted = np.array(ends, dtype=np.int64), np.array(sizes, dtype=np.int64)
-        each = np.array(weights, dtype=np.float64)
-        if len(lasts) != len(texts) or (np.diff(lasts, prepend=0) < 0).any() or lasts[-1:].sum() != len(wanted):
-            raise ValueError(f"sizes end at {lasts}, of {len(texts)} texts and {len(wanted)} sizes")
-        lengths = np.repeat([len(ids) for ids in texts], np.diff(lasts, prepend=0))
-        if (wanted > lengths).any():
+        each, counts = np.array(weights, dtype=np.float64), lasts.copy()
+        counts[1:] -= lasts[:-1]
+        if len(lasts) != len(texts) or (counts < 0).any() or counts.sum() != len(wanted):
+            raise ValueError(f"sizes end at {lasts.tolist()}, of {len(texts)} texts and {len(wanted)} sizes")
+        if (wanted > np.array([*map(len, texts)], dtype=np.int64).repeat(counts)).any():
             raise ValueError(f"sizes are {wanted.tolist()}, for {' and '.join(map(str, map(len, texts)))} tokens")
         if len(each) != len(wanted) or (each <= 0).any():
             raise ValueError("every size needs a weight above 0")

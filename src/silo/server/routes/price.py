@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from silo.inference.asking.asks import Asking
-from silo.inference.generate import TokenScore
+from silo.inference.asking.choose import TokenScore
 from silo.inference.predict import Predictor
 from silo.inference.session import Session
 from silo.server.config import Limits
