@@ -34,26 +34,23 @@ from tests.store.small import SmallEncoder, document, small_store
 
 QUERIES = int(os.environ.get("SILO_RAY_QUERIES", "300"))
 BATCH = 100
-ERASED = "d7"
-KEYS = keys_of(text_of(7))[::5]
-"""Their nearest rows are those of the document that is erased."""
+KEYS = keys_of(text_of(0))[::5]
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return [document(f"d{n}", text_of(n), owner=f"owner{n % 4}") for n in range(60)]
-
-
-@pytest.fixture
-def store(cluster: Any, origin: list[Any], tmp_path: Path) -> Iterator[Store]:
-    """A store with searchers: three parts on three nodes, each twice."""
-    made = small_store(tmp_path / "store")
-    made.add(origin)
-    search = ClusterSearch.place(made.root, cpus=0.5)
-    made.searchers = search
+def store(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store in two parts, each on two of three nodes; every test erases another document of it."""
+    made = small_store(tmp_path_factory.mktemp("searched") / "store")
+    made.add([document(f"d{n}", text_of(n), owner=f"owner{n % 4}") for n in range(60)])
+    made.searchers = search = ClusterSearch.place(made.root, parts=2, cpus=0.5)
     yield made
     search.close()
     made.close()
+
+
+def keys_near(name: str) -> NDArray[np.float32]:
+    """Keys whose nearest rows are those of a document."""
+    return keys_of(text_of(int(name[1:])))[::5]
 
 
 def search_of(store: Store) -> ClusterSearch:
@@ -84,12 +81,23 @@ def content(found: Neighbours) -> bytes:
     return ids.encode() + found.positions.tobytes() + found.values.tobytes() + found.distances.tobytes()
 
 
-def pids(store: Store) -> list[tuple[Any, int]]:
-    """Every searcher and its process."""
+def named(found: Neighbours) -> set[str]:
+    """The documents of an answer."""
+    return {name for key in range(len(found.rows)) for name in found.documents(key)}
+
+
+def first_searcher(store: Store) -> Any:
+    return next(iter(search_of(store)._every()))
+
+
+def process_of(replica: Any) -> int:
+    """The process of a searcher, 0 while there is none."""
     import ray
 
-    ask = lambda _: os.getpid()  # noqa: E731
-    return [(one, ray.get(one.handle.__ray_call__.remote(ask))) for one in search_of(store)._every()]
+    try:
+        return int(ray.get(replica.handle.__ray_call__.remote(lambda _: os.getpid())))
+    except ray.exceptions.RayError:
+        return 0
 
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> float:
@@ -136,7 +144,7 @@ def test_scores_are_those_of_one_machine(cluster: Any, tmp_path: Path) -> None:
     make_store(tmp_path / "store", make_model(tmp_path)).close()
     predictor = open_predictor(tmp_path / "model", [tmp_path / "store"], method="knn+ngram+ric")
     (store,) = predictor.stores
-    store.searchers = ClusterSearch.place(store.root, cpus=0.5)
+    store.searchers = ClusterSearch.place(store.root, parts=2, cpus=0.25)
     try:
         for text in TEXTS.values():
             stream = TokenStream(
@@ -152,6 +160,9 @@ def test_scores_are_those_of_one_machine(cluster: Any, tmp_path: Path) -> None:
 def test_an_erasure_is_accepted_when_every_searcher_hides_the_document(store: Store) -> None:
     import ray
 
+    keys = keys_near("d3")
+    name = store.get("d3").id
+    assert name in named(store.search(keys, 9))
     hidden: list[bool] = []
 
     def look() -> None:
@@ -161,54 +172,11 @@ def test_an_erasure_is_accepted_when_every_searcher_hides_the_document(store: St
         states = [one.handle.hold.remote("test", frozenset()) for one in search_of(store)._every()]
         hidden.append(set(ray.get(states)) == {state})
 
-    erased = store.erase(Selector(document=ERASED), accepted=look)
+    erased = store.erase(Selector(document="d3"), accepted=look)
     assert hidden == [True]
     assert erased.failed_checks == []
-    assert_same(*both(store, lambda one: one.search(KEYS, 9)))
-
-
-def test_a_killed_node_costs_no_answer_and_brings_nothing_back(
-    store: Store, cluster: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with embedded(store):
-        before = content(store.search(KEYS, 9))
-    given: list[tuple[bool, bytes]] = []
-    lost: list[BaseException] = []
-    accepted, over = threading.Event(), threading.Event()
-
-    def load() -> None:
-        while not over.is_set():
-            late = accepted.is_set()
-            try:
-                given.append((late, content(store.search(KEYS, 9))))
-            except BaseException as error:
-                lost.append(error)
-
-    asking = [threading.Thread(target=load) for _ in range(2)]
-    for thread in asking:
-        thread.start()
-    try:
-        time.sleep(0.5)
-        begin = time.monotonic()
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        cluster.add_node(num_cpus=2, num_gpus=0, object_store_memory=100 << 20, node_ip_address="127.0.0.1")
-        erased = store.erase(Selector(document=ERASED), accepted=accepted.set)
-        wait_until(lambda: in_service(store), 180)
-        recovery = time.monotonic() - begin
-        time.sleep(0.5)
-    finally:
-        over.set()
-        for thread in asking:
-            thread.join()
-    with embedded(store):
-        after = content(store.search(KEYS, 9))
-    assert lost == []
-    assert before != after
-    assert {answer for late, answer in given} <= {before, after}
-    assert {answer for late, answer in given if late} == {after}
-    assert erased.failed_checks == []
-    with capsys.disabled():
-        sys.stderr.write(f"\n{len(given)} answers, 0 wrong, 0 lost; all searchers back after {recovery:.1f} s\n")
+    assert name not in named(store.search(keys, 9))
+    assert_same(*both(store, lambda one: one.search(keys, 9)))
 
 
 @pytest.fixture
@@ -220,38 +188,39 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_searcher_holds_up_no_answer_and_no_erasure_and_wakes_to_no_erased_text(store: Store) -> None:
     with store.reading() as view:
         before = State.of(view)
-    name = store.get(ERASED).id
-    assert name in store.search(KEYS[:1], 3).documents(0)
-    replica, process = pids(store)[0]
+    keys, name = keys_near("d11"), store.get("d11").id
+    assert name in named(store.search(keys, 9))
+    replica = first_searcher(store)
+    process = process_of(replica)
     os.kill(process, signal.SIGSTOP)
     try:
         for _ in range(4):
-            store.search(KEYS, 9)
+            store.search(keys, 9)
         begin = time.monotonic()
         took: list[float] = []
-        store.erase(Selector(document=ERASED), accepted=lambda: took.append(time.monotonic() - begin))
+        store.erase(Selector(document="d11"), accepted=lambda: took.append(time.monotonic() - begin))
         assert took[0] < 20
     finally:
         with suppress(ProcessLookupError):  # it was ended, and another one started
             os.kill(process, signal.SIGCONT)
-    assert name not in "".join(store.search(KEYS, 50).documents(0))
+    assert name not in named(store.search(keys, 50))
     wait_until(lambda: in_service(store), 120)
     import ray
 
-    question = Question("longest", EVERYTHING, ([ids_of(text_of(7)).astype(np.int64)],))
+    question = Question("longest", EVERYTHING, ([ids_of(text_of(11)).astype(np.int64)],))
     answer = ray.get(replica.handle.ask.remote(before, question))
     assert answer.state != before
     assert answer.value is None
-    assert_same(*both(store, lambda one: one.search(KEYS, 9)))
+    assert_same(*both(store, lambda one: one.search(keys, 9)))
 
 
 def test_a_searcher_that_is_killed_is_started_again_with_the_manifest_of_now(store: Store) -> None:
-    replica, process = pids(store)[0]
-    store.erase(Selector(document=ERASED))
+    replica = first_searcher(store)
+    process = process_of(replica)
+    store.erase(Selector(document="d13"))
     os.kill(process, signal.SIGKILL)
     assert_same(*both(store, lambda one: one.search(KEYS, 9)))
-    wait_until(lambda: in_service(store), 120)
-    assert dict(pids(store))[replica] != process
+    wait_until(lambda: process_of(replica) not in (0, process) and in_service(store), 120)
     assert_same(*both(store, lambda one: one.search(KEYS, 9)))
 
 
@@ -270,3 +239,48 @@ def test_searchers_that_nobody_has_room_for_are_refused(
     with pytest.raises(SiloError) as caught:
         ClusterSearch.place(store.root, cpus=50)
     assert caught.value.code == "cluster-unavailable"
+
+
+def test_a_killed_node_costs_no_answer_and_brings_nothing_back(
+    store: Store, cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = keys_near("d7")
+    with embedded(store):
+        before = content(store.search(keys, 9))
+    given: list[tuple[bool, bytes]] = []
+    lost: list[BaseException] = []
+    accepted, over = threading.Event(), threading.Event()
+
+    def load() -> None:
+        while not over.is_set():
+            late = accepted.is_set()
+            try:
+                given.append((late, content(store.search(keys, 9))))
+            except BaseException as error:
+                lost.append(error)
+
+    asking = [threading.Thread(target=load) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        time.sleep(0.5)
+        begin = time.monotonic()
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        erased = store.erase(Selector(document="d7"), accepted=accepted.set)
+        wait_until(lambda: all(map(process_of, search_of(store)._every())) and in_service(store), 180)
+        recovery = time.monotonic() - begin
+        time.sleep(0.5)
+    finally:
+        over.set()
+        for thread in asking:
+            thread.join()
+    with embedded(store):
+        after = content(store.search(keys, 9))
+    assert lost == []
+    assert before != after
+    assert {answer for late, answer in given} <= {before, after}
+    assert {answer for late, answer in given if late} == {after}
+    assert erased.failed_checks == []
+    with capsys.disabled():
+        sys.stderr.write(f"\n{len(given)} answers, 0 wrong, 0 lost; all searchers back after {recovery:.1f} s\n")
+    cluster.add_node(num_cpus=2, num_gpus=0, object_store_memory=100 << 20, node_ip_address="127.0.0.1")

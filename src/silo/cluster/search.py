@@ -168,12 +168,15 @@ class ClusterSearch:
         return {replica.handle.hold.remote(self._name, states): replica for replica in self._every()}
 
     def settle(self, view: View) -> None:
-        """Have all searchers acknowledge the state of a view; who does not in time is taken out of service."""
+        """Have all searchers acknowledge the state of a view; who does not in time is taken out of service.
+
+        Nobody waits for those that are out of service: they are asked nothing before they have acknowledged the latest.
+        """
         self.view(view)
         end = time.monotonic() + ACKNOWLEDGE_SECONDS
         with self._guard:
             wanted = self._latest = State.of(view)
-            waiting = self._hold()
+            waiting = {reference: replica for reference, replica in self._hold().items() if replica.in_service}
         while waiting and (left := end - time.monotonic()) > 0:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=left)
             for reference in ready:

@@ -115,7 +115,7 @@ class Searcher:
         """What a view finds. Arrays come read-only, for which every kernel would be compiled anew: they are copied."""
         if question.counts is not None:
             view.use_counts(question.policy, question.counts)
-        arguments: list[Any] = [np.array(one) if isinstance(one, np.ndarray) else one for one in question.arguments]
+        arguments: list[Any] = [np.array(item) if isinstance(item, np.ndarray) else item for item in question.arguments]
         if question.search == "search":
             assert self._tables is not None
             return _nearest(view, self._tables, question.policy, *arguments, threads=self._threads)
