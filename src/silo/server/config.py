@@ -9,6 +9,7 @@ from pathlib import Path
 
 from silo.errors import SiloError
 from silo.recipe import MIB, load_recipe
+from silo.remote.place import placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def read_config(path: Path) -> ServerRecipe:
     base = path.absolute().parent
 
     def absolute(name: str) -> str:
-        return str(base / name) if name else ""
+        return str(placed(name, base)) if name else ""
 
     models = {
         name: replace(
