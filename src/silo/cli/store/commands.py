@@ -78,8 +78,15 @@ def _create(arguments: argparse.Namespace) -> int:
         verify=arguments.verify,
     )
     facts = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
-    show.facts("created", facts, as_json=arguments.json)
+    show.facts("created", facts | _key_place(arguments.path), as_json=arguments.json)
     return 0
+
+
+def _key_place(path: str) -> dict[str, str]:
+    """Where the signing key of a store at a URL is: on this machine alone."""
+    from silo.remote.place import keys_folder, remote_url
+
+    return {"signing_key_in": str(keys_folder())} if remote_url(path) else {}
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -230,7 +237,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
     store = publish(Path(arguments.path), arguments.url)
     facts = {"store": arguments.url, "digest": store.digest(), "held": len(list(store.documents()))}
-    show.facts(f"published {arguments.path}", facts, as_json=arguments.json)
+    show.facts(f"published {arguments.path}", facts | _key_place(arguments.url), as_json=arguments.json)
     return 0
 
 
