@@ -88,7 +88,11 @@ def slip_in() -> None:
 
 
 def fill_in(command: str) -> str:
-    """The command with what a reader copies from the owner's file in place of `--document ...` and `--salt ...`."""
+    """The command with what a reader copies from the owner's file in place of `--document ...` and `--salt ...`.
+
+    What a page keeps on S3 is kept in memory.
+    """
+    command = command.replace("s3://", "memory://")
     if "--salt " not in command:
         return command
     document, salt = next(iter(json.loads(Path("for-the-owner.json").read_text(encoding="utf-8")).items()))

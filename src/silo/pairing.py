@@ -29,6 +29,7 @@ from silo.lm.manifest import (
 from silo.lm.windows import Windows
 from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
+from silo.remote.place import remote_url
 from silo.search.knn.codec import Codec
 from silo.store.backup import Restored, restore
 from silo.store.encode import Encoder, Quantise
@@ -57,6 +58,19 @@ def create_store(
 
     A model whose keys are not all numbers is refused: no search could tell them apart.
     """
+    if url := remote_url(path):
+        return _create_remote(
+            url,
+            path,
+            partial(
+                create_store,
+                model=model,
+                searches=searches,
+                passage_tokens=passage_tokens,
+                bucket_bytes=bucket_bytes,
+                verify=verify,
+            ),
+        )
     wanted = Store.require_room(path, searches)
     require_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
@@ -79,6 +93,30 @@ def create_store(
     return store
 
 
+def _create_remote(url: str, path: Path, create: Callable[[Path], Store]) -> Store:
+    """Make a store on this machine and publish it under a URL."""
+    from silo.store.remote.store import new_remote
+
+    with new_remote(url) as root:
+        made = create(root)
+        made.close()
+    store = open_store(path)
+    store.encoder = made.encoder
+    return store
+
+
+def publish(path: Path, url: str) -> Store:
+    """Put a copy of a store of this machine at a URL, where nothing may be yet; gives it opened."""
+    from silo.store.remote.store import publish_store
+
+    if remote_url(path) or not remote_url(url):
+        raise SiloError("usage", f"cannot publish {path} at {url}", "give the path of a store, then a URL")
+    store = open_store(path)
+    with store.writing():  # nobody changes it while it is sent
+        publish_store(store.root, str(remote_url(url)))
+    return open_store(Path(url))
+
+
 def open_store(
     path: Path, model: Path | None = None, *, encoding: bool = False, verify: bool = False, restored: bool = False
 ) -> Store:
@@ -86,8 +124,7 @@ def open_store(
 
     `verify` reads the model's files again; `restored`: for `replay`, whatever was put back from a copy.
     """
-    place = model or model_of(path)
-    store = Store.open(path, list_models=partial(list_models, place), restored=restored)
+    store, place = _open_at(path, model, restored=restored)
     if encoding:
         try:
             store.load_encoder = _find_encoder(store, place, verify=verify)
@@ -95,6 +132,19 @@ def open_store(
             store.close()
             raise
     return store
+
+
+def _open_at(path: Path, model: Path | None, *, restored: bool) -> tuple[Store, Path | None]:
+    """A store in a directory or at a URL, and where its model is."""
+    if url := remote_url(path):
+        from silo.store.remote.store import open_remote
+
+        store: Store = open_remote(url, restored=restored)
+        place = model or model_of(store.root)
+        store.list_models = partial(list_models, place)
+        return store, place
+    place = model or model_of(path)
+    return Store.open(path, list_models=partial(list_models, place), restored=restored), place
 
 
 def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Callable[[], Encoder]:
@@ -129,6 +179,8 @@ def restore_store(
     advance: Advance = lambda *_: None,
 ) -> Restored:
     """Put a store back from a backup, without what was erased since; see `silo.store.backup.restore`."""
+    if remote_url(path) or remote_url(backup):
+        raise SiloError("usage", "a backup is restored in a directory", "then `silo store publish` puts it at a URL")
     models = partial(list_models, model_of(backup))
     return restore(
         backup, path, evidence=evidence, force=force, accept_loss=accept_loss, list_models=models, advance=advance

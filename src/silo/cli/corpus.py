@@ -45,10 +45,12 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 def _build(arguments: argparse.Namespace) -> int:
     from silo.corpus.build import build
+    from silo.remote.folder import made_at
 
     recipe, base = _recipe(arguments)
-    with show.progress(quiet=arguments.quiet) as advance:
-        summary = build(recipe, show.home_path(arguments, "corpora"), base=base, advance=advance, force=arguments.force)
+    place = made_at(show.home_path(arguments, "corpora"), force=arguments.force)
+    with show.progress(quiet=arguments.quiet) as advance, place as out:
+        summary = build(recipe, out, base=base, advance=advance, force=arguments.force)
     if arguments.json:
         show.print_json(summary)
     elif not arguments.quiet:

@@ -11,6 +11,7 @@ from typing import Any
 from silo.cli import show
 from silo.errors import ExitStatus, SiloError
 from silo.lm.training.presets import PRESETS
+from silo.remote.place import placed
 
 _LISTED = 10
 """Violations that are shown to people."""
@@ -86,7 +87,7 @@ def _train_recipe(arguments: argparse.Namespace) -> tuple[Any, Path, Path]:
         path = Path(arguments.recipe)
         recipe, base = load_recipe(path, TrainRecipe), path.absolute().parent
     else:
-        recipe, base = TrainRecipe(corpus=str(Path(arguments.corpus).absolute())), Path.cwd()
+        recipe, base = TrainRecipe(corpus=str(placed(arguments.corpus, Path.cwd()))), Path.cwd()
     changes: dict[str, Any] = {}
     if arguments.tiers:
         changes["tiers"] = tuple(name.strip() for name in arguments.tiers.split(","))

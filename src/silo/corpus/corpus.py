@@ -22,6 +22,7 @@ from silo.files import (
     write_json,
 )
 from silo.records import Document, Tier
+from silo.remote.folder import fetched, publish_changes
 
 FORMAT = "silo-corpus-1"
 OPT_OUTS = "opt-outs.json"
@@ -36,7 +37,8 @@ class Corpus:
 
     @classmethod
     def open(cls, root: Path) -> Corpus:
-        """Open a directory made by `silo corpus build`; anything else is refused."""
+        """Open a directory made by `silo corpus build`, or a copy of what it published at a URL; others are refused."""
+        root = fetched(root)
         if not root.is_dir():
             raise SiloError("input-missing", f"there is no directory {root}", nearest_path(root))
         manifest = read_manifest(root, missing="not-a-corpus", damaged="corpus-damaged")
@@ -110,6 +112,7 @@ class Corpus:
         """Take documents out of every later view, durably; whoever does so at the same time is waited for."""
         with disk_errors(self.root), locked_directory(self.root, wait=True):
             write_json(self.root / OPT_OUTS, sorted(self.opted_out() | set(ids)))
+        publish_changes(self.root)
 
     def verify(self) -> None:
         """Compare every file with the manifest."""

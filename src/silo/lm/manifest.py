@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from silo.checksums import checksums
 from silo.errors import SiloError
 from silo.files import (
     MANIFEST,
@@ -27,7 +28,6 @@ from silo.files import (
     read_manifest,
     remove_tree,
 )
-from silo.lm.checksums import checksums
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 
 Key = Literal["final", "ffn"]

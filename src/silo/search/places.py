@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from silo.search.dtypes import Float64s, Int32s, Int64s, UInt32s
@@ -35,7 +37,9 @@ class TokenTable:
 
     def __init__(self, buckets: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> None:
         bases = np.cumsum([0, *(len(tokens) for tokens, _ in buckets)]).astype(np.int64)
-        self._tokens = np.concatenate([tokens for tokens, _ in buckets] or [np.empty(0, dtype=np.uint16)])
+        self._arrays = [np.ascontiguousarray(tokens) for tokens, _ in buckets]  # where they lie: a map stays a map
+        places = ((array.__array_interface__["data"][0], array.itemsize) for array in self._arrays)
+        self._tokens = np.array([*places], dtype=np.int64).reshape(-1, 2)
         starts = [first.astype(np.int64) + base for (_, first), base in zip(buckets, bases, strict=False)]
         firsts = np.concatenate([*starts, bases[-1:]])
         hints = np.searchsorted(firsts, np.arange(0, int(bases[-1]) + 1, 1 << HINT_SHIFT), side="right") - 1
@@ -62,8 +66,26 @@ class TokenTable:
         self._idle.append(room)
 
 
+def _make_reader(kind: Any) -> Any:
+    """A function of the loop that reads a number at an address."""
+
+    @intrinsic
+    def read(_: Any, _address: Any) -> Any:
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            value = builder.load(builder.inttoptr(arguments[0], context.get_value_type(kind).as_pointer()))
+            value.align = 1
+            return value
+
+        return kind(types.int64), generate
+
+    return read
+
+
+_token2, _token4 = _make_reader(types.uint16), _make_reader(types.uint32)
+
+
 @numba.njit(cache=True, nogil=True)
-def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Any, out: Int64s) -> None:
+def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Int64s, out: Int64s) -> None:
     bases, firsts, hints, shift = documents
     for at in range(len(buckets)):
         if buckets[at] < 0:
@@ -75,4 +97,5 @@ def _look_up(buckets: Any, places: Any, documents: tuple[Any, ...], tokens: Any,
             row += 1
         out[0, at] = row
         out[1, at] = place - firsts[row]
-        out[2, at] = tokens[place]
+        address = tokens[buckets[at], 0] + np.int64(places[at]) * tokens[buckets[at], 1]
+        out[2, at] = _token2(address) if tokens[buckets[at], 1] == 2 else _token4(address)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from silo.errors import SiloError
 from silo.recipe import MIB, load_recipe
+from silo.remote.place import placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def resolve_paths(recipe: ServerRecipe, base: Path) -> ServerRecipe:
     """With absolute paths, where those that are not so are relative to `base`."""
 
     def absolute(name: str) -> str:
-        return str(base / name) if name else ""
+        return str(placed(name, base)) if name else ""
 
     models = {
         name: replace(

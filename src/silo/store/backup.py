@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -38,7 +37,7 @@ from silo.files import (
 )
 from silo.progress import Advance
 from silo.store.erasure.erase import Erased, ListModels
-from silo.store.erasure.evidence import lost_evidence, note_backup, promise_of, read_log, require_whole
+from silo.store.erasure.evidence import lost_evidence, promise_of, read_log, require_whole
 from silo.store.erasure.log import AuditLog, Entry
 from silo.store.manifest import Generation, read_generation
 from silo.store.paths import StorePaths
@@ -109,8 +108,7 @@ def _note(store: Store) -> bool:
     end = time.monotonic() + _NOTE_SECONDS
     while True:
         try:
-            with store.writing():
-                note_backup(store.log(), datetime.now(UTC))
+            store.note_backup()
             return True
         except SiloError as error:
             if error.code not in ("busy", "not-writable", "disk-full"):

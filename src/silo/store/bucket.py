@@ -22,6 +22,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from silo.checksums import Remembered
 from silo.errors import SiloError
 from silo.files import canonical_json
 from silo.records import Document
@@ -193,14 +194,16 @@ class Bucket:
             raise SiloError("store-damaged", f"the head of bucket {prefix or 'root'} cannot be read") from None
 
     @classmethod
-    def open(cls, prefix: str, path: Path, sha256: str) -> Bucket:
-        """Map a file whose bytes have the recorded checksum."""
+    def open(cls, prefix: str, path: Path, sha256: str, remembered: Remembered | None = None) -> Bucket:
+        """Map a file whose bytes have the recorded checksum, which is computed unless it is remembered."""
         try:
             with path.open("rb") as stream:
                 data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                compute: Callable[[], str] = lambda: hashlib.sha256(data).hexdigest()  # noqa: E731
+                actual = remembered.sha256(path.name, stream.fileno(), compute) if remembered else compute()
         except (OSError, ValueError):
             raise SiloError("store-damaged", f"{path} cannot be read") from None
-        if hashlib.sha256(data).hexdigest() != sha256:
+        if actual != sha256:
             raise SiloError("store-damaged", f"{path} differs from the manifest")
         return cls(prefix, data)
 

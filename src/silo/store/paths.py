@@ -61,6 +61,11 @@ class StorePaths:
         return self.root / "keys" / "receipts.pem.pub"
 
     @property
+    def key_elsewhere(self) -> Path:
+        """Says that this is a copy of a store on a machine without its signing key, which is no loss."""
+        return self.root / "keys" / "elsewhere"
+
+    @property
     def suppression(self) -> Path:
         return self.root / "suppression"
 

@@ -12,10 +12,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from numpy.typing import ArrayLike
 
@@ -64,6 +65,7 @@ from silo.store.erasure.evidence import (
     begin_log,
     lost_evidence,
     make_parts,
+    note_backup,
     promise_of,
     read_log,
     require_generation,
@@ -151,6 +153,8 @@ class Store:
         self.list_models: ListModels = lambda *_: ()
         self.searchers: Searchers | None = None
         """Who answers searches in place of this process."""
+        self.exclusions: tuple[str, ...] = ()
+        """What an erasure from this store cannot reach, beside what none can."""
         self.failed = False
         self.unfinished: SiloError | None = None
         """Why an erasure or another change that was begun could not be finished when the store was opened."""
@@ -231,7 +235,7 @@ class Store:
         *,
         list_models: ListModels = lambda *_: (),
         restored: bool = False,
-    ) -> Store:
+    ) -> Self:
         """Open a store. What a crash left unfinished is finished first, if nobody else is writing.
 
         Data, list, receipts or key that are not those the log names are refused. `restored` lets them pass, for
@@ -605,6 +609,19 @@ class Store:
             raise SiloError("input-missing", f"{self.root} has no log yet", "the next write begins one")
         return anchor_line(log.head())
 
+    # what a store does besides whose home is elsewhere, see `silo.store.remote`; one in a directory is its own home
+
+    def _hand_on(self) -> None:
+        """An erasure was accepted on the disk: let it be so wherever the store is read."""
+
+    def _check_elsewhere(self) -> Mapping[str, Result]:
+        """The old buckets of an erasure are gone from the disk: let them go everywhere, and say what was seen."""
+        return {}
+
+    def _announce(self, generation: str) -> None:
+        """Say in the log which generation comes; all that came before is on the disk."""
+        announce_generation(self.log(), generation)
+
     # writing
 
     @contextlib.contextmanager
@@ -738,7 +755,7 @@ class Store:
             return 0
         self._pipeline("adding")  # first: a model that cannot be loaded leaves everything as it was
         suppression.save()
-        change = Change(incoming.new, encode=incoming.encode, announce=partial(announce_generation, self.log()))
+        change = Change(incoming.new, encode=incoming.encode, announce=self._announce)
         apply_change(self.paths, self._builder(), view.generation, view.buckets, change)
         return change.written_bytes
 
@@ -796,6 +813,7 @@ class Store:
         if not ids:
             return Erased((), _milliseconds(begin), _milliseconds(begin), None, {}, listed)
         accept(self.paths, read_generation(self.paths), ids, self.log(), suppress=suppress)
+        self._hand_on()
         self._move_on()
         accepted_ms = _milliseconds(begin)
         accepted()
@@ -827,10 +845,12 @@ class Store:
             receipt = signed_receipt(pending, self.paths, self.log())
         forget_before(self.paths)
         if receipt is None:
+            findings = replace(findings, checks={**findings.checks, **self._check_elsewhere()})
             texts = {document: bytes.fromhex(text) for document, text in findings.text_hashes.items()}
             models = self.list_models(sorted(pending.documents), texts)
             after = read_generation(self.paths)
-            receipt, salts = sign_receipt(pending, findings, after, self.paths, self.log(), models)
+            excluded = self.exclusions
+            receipt, salts = sign_receipt(pending, findings, after, self.paths, self.log(), models, excluded)
         forget_intent(self.paths)
         self.refresh()
         return receipt, salts, findings.checks
@@ -873,6 +893,11 @@ class Store:
                 self.log().append("replayed", {"documents": len(back), "lost": [loss.part for loss in losses]})
         self._restored = False
         return (done,) if back else ()
+
+    def note_backup(self) -> None:
+        """Say in the log that a backup begins, so that receipts can name it."""
+        with self.writing():
+            note_backup(self.log(), datetime.now(UTC))
 
     def allow(self, document: str, *, source: str = "") -> bool:
         """Let an erased document be added again; True if it was kept out.
@@ -923,8 +948,9 @@ def _watch(store: Store) -> None:
                     return
                 try:
                     live.refresh()
-                except (SiloError, OSError):
-                    return
+                except (SiloError, OSError) as error:
+                    if not isinstance(error, SiloError) or error.code != "remote-failed":  # that may pass
+                        return
             del live
 
     threading.Thread(target=run, name="silo-store-watch", daemon=True).start()

@@ -16,6 +16,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silo.checksums import Remembered
 from silo.files import SharedLock
 from silo.records import Document
 from silo.search.bm25.index import AllowedPassages, Bm25Index
@@ -534,16 +535,17 @@ def open_view(
     if before is not None:
         entries = before.generation.buckets
         known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
-    files = generation.files()
+    files, remembered = generation.files(), Remembered(paths.buckets)
 
     def open_bucket(prefix: str) -> Bucket:
         checksum = generation.buckets[prefix].sha256
-        return known.get((prefix, checksum)) or Bucket.open(prefix, paths.buckets / files[prefix], checksum)
+        return known.get((prefix, checksum)) or Bucket.open(prefix, paths.buckets / files[prefix], checksum, remembered)
 
     lock = SharedLock(paths.reader_lock(generation.fingerprint))  # first: an erasure must see whoever maps a bucket
     try:
         with ThreadPoolExecutor(4) as pool:
             buckets = list(pool.map(open_bucket, sorted(generation.buckets if prefixes is None else prefixes)))
+        remembered.save(only=set(files.values()))
         return View(generation, buckets, dead, before, lock)
     except BaseException:
         lock.close()

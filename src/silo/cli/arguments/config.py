@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from silo.cli.arguments.parser import leaves
 from silo.errors import SiloError
+from silo.remote.place import placed
 
 FILE = "silo.toml"
 HOME = "silo-home"
@@ -87,7 +89,7 @@ def _misspelt(key: str) -> str:
 
 def _parse_variable(name: str, key: str, text: str) -> Any:
     if key == "store":
-        return tuple(part for part in text.split(os.pathsep) if part)
+        return tuple(part for part in re.split(f"{os.pathsep}(?!//)", text) if part)  # a URL stays in one piece
     if key in _SWITCHES and text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if key in _NUMBERS and text.isdecimal():
@@ -119,7 +121,7 @@ def _beside(file: Path, key: str, value: Any) -> Any:
     """A path of a file as it is seen from here; the folder of `./silo.toml` needs no words."""
     if key not in _PATHS or file.parent == Path.cwd():
         return value
-    place: Callable[[str], str] = lambda name: str(file.parent / Path(name).expanduser())  # noqa: E731
+    place: Callable[[str], str] = lambda name: str(placed(Path(name).expanduser(), file.parent))  # noqa: E731
     return tuple(map(place, value)) if key == "store" else place(value)
 
 

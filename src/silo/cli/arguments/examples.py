@@ -26,6 +26,7 @@ EXAMPLES = {
     "store erase": "silo store erase my-store --owner 'A. Writer' --salts for-the-owner.json",
     "store allow": "silo store allow my-store --document external:diary --source letters",
     "store backup": "silo store backup my-store my-backup",
+    "store publish": "silo store publish my-store s3://bucket/my-store",
     "store restore": "silo store restore my-backup my-store --evidence newer-evidence",
     "store replay": "silo store replay my-store --salts for-the-owners.json",
     "store verify": "silo store verify my-store --keys --anchor anchors.txt",

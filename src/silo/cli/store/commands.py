@@ -37,6 +37,7 @@ def add_commands(nouns: Any, common: argparse.ArgumentParser) -> None:
         ("allow", _add_allow, "let an erased document be added again"),
         ("backup", _add_backup, "a complete copy, also while others write"),
         ("restore", _add_restore, "put a backup back, without what was erased since"),
+        ("publish", _add_publish, "put a store of this machine on an object store"),
         ("replay", _add_replay, "erase again what a restored backup brought back"),
         ("verify", _add_verify, "check every byte, bucket and digest"),
         ("anchor", _add_anchor, "one line to keep elsewhere, which tells an older copy of the store"),
@@ -77,8 +78,15 @@ def _create(arguments: argparse.Namespace) -> int:
         verify=arguments.verify,
     )
     facts = {"store": arguments.path, "searches": ", ".join(store.config.searches), "digest": store.digest()}
-    show.facts("created", facts, as_json=arguments.json)
+    show.facts("created", facts | _key_place(arguments.path), as_json=arguments.json)
     return 0
+
+
+def _key_place(path: str) -> dict[str, str]:
+    """Where the signing key of a store at a URL is: on this machine alone."""
+    from silo.remote.place import keys_folder, remote_url
+
+    return {"signing_key_in": str(keys_folder())} if remote_url(path) else {}
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -216,6 +224,20 @@ def _backup(arguments: argparse.Namespace) -> int:
     show.facts(f"backup of {arguments.path}", {"backup": arguments.out, **asdict(done)}, as_json=arguments.json)
     if not done.noted:
         show.say("the log could not be written: later receipts will not name this backup", quiet=arguments.quiet)
+    return 0
+
+
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="where it goes, such as s3://bucket/store; nothing may be there yet")
+    parser.set_defaults(run=_publish)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from silo.pairing import publish
+
+    store = publish(Path(arguments.path), arguments.url)
+    facts = {"store": arguments.url, "digest": store.digest(), "held": len(list(store.documents()))}
+    show.facts(f"published {arguments.path}", facts | _key_place(arguments.url), as_json=arguments.json)
     return 0
 
 

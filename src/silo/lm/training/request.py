@@ -13,6 +13,7 @@ from silo.files import MANIFEST, nearest_path
 from silo.lm.firewall import Permit, permitted_shards
 from silo.lm.training.presets import find_preset
 from silo.recipe import TrainRecipe
+from silo.remote.place import placed
 from silo.sources.reader.plan import expand
 
 OPTIMISERS = ("adamw", "muon")
@@ -56,7 +57,7 @@ def check_request(recipe: TrainRecipe, out: Path, base: Path) -> tuple[Permit, C
     if beyond := set(recipe.tokenizer_tiers) - set(recipe.tiers):
         raise SiloError("training-refused", f"tokenizer_tiers: {', '.join(sorted(beyond))} is not among the tiers")
     Shape.of(recipe, sequence_length(recipe), int(os.environ.get("WORLD_SIZE", "1")), cores=1)
-    corpus = Corpus.open(base / recipe.corpus)
+    corpus = Corpus.open(placed(recipe.corpus, base))
     permitted_shards(corpus, permit)
     if recipe.tokenizer:
         tokenizer_file(recipe, base)

@@ -29,6 +29,7 @@ from silo.store.erasure.evidence import announce_generation, announce_suppressio
 from silo.store.erasure.log import AuditLog, Head
 from silo.store.erasure.pending import Findings, PendingErasure
 from silo.store.erasure.receipt import (
+    CACHES_ELSEWHERE,
     EXCLUSIONS,
     KNOWN_BACKUPS,
     NOT_CHECKED,
@@ -192,7 +193,7 @@ def check_removal(
     view: View, removal: Removal, pending: PendingErasure, paths: StorePaths, builder: BucketBuilder
 ) -> Findings:
     """Wait for old readers, then look at what is left; `view` is of the generation after."""
-    drained = _drain(paths, removal.after)
+    drained = drain_readers(paths, removal.after)
     texts = {document.id.hex(): document.text_hash.hex() for document in removal.leaving}
     if not removal.complete:
         unmade = ("digest-recomputed", "residue-windows", "residue-files", "residue-hits")
@@ -225,7 +226,7 @@ def _traces(removal: Removal, new: Sequence[Bucket], view: View) -> Traces:
     """
     staying = filter(_staying(removal), (item for bucket in new for item in bucket.encoded_documents()))
     names = {name for bucket in view.buckets for values in bucket.names.values() for name in values}
-    words = canonical_json([*EXCLUSIONS, KNOWN_BACKUPS])
+    words = canonical_json([*EXCLUSIONS, KNOWN_BACKUPS, CACHES_ELSEWHERE])
     return Traces.of(removal.leaving).without(staying).not_in([canonical_json(sorted(names)), words])
 
 
@@ -260,7 +261,7 @@ def _digest_fits(view: View, new: Sequence[Bucket], removal: Removal, digest_bef
     return (now.published(config), then.published(config)) == (removal.after.digest, digest_before)
 
 
-def _drain(paths: StorePaths, current: Generation) -> bool:
+def drain_readers(paths: StorePaths, current: Generation) -> bool:
     """Wait until nobody reads another generation than the current one. A stopped process holds its lock and counts."""
     end = time.monotonic() + DRAIN_SECONDS
     keep = paths.reader_lock(current.fingerprint)
@@ -286,6 +287,7 @@ def sign_receipt(
     paths: StorePaths,
     log: AuditLog,
     models: tuple[ModelListing, ...],
+    exclusions: tuple[str, ...] = (),
 ) -> tuple[Path, dict[str, str]]:
     """Log the erasure, and write its receipt; gives its path and the owner's salts, which are never on the disk."""
     salts = new_salts(pending.documents)
@@ -302,7 +304,7 @@ def sign_receipt(
         accepted=datetime.fromisoformat(pending.accepted),
         checks=findings.checks,
         models=models,
-        exclusions=exclusions_with(noted_backups(log)),
+        exclusions=(*exclusions_with(noted_backups(log)), *exclusions),
         replaced=findings.replaced,
     )
     key = load_or_make_key(paths.signing_key)

@@ -155,7 +155,7 @@ def _state(paths: StorePaths) -> _State:
     return _State(
         read_generation(paths).fingerprint,
         _if_allowed(list_mark, paths.suppression),
-        _if_allowed(_key_mark, paths.signing_key),
+        _if_allowed(_public_mark if paths.key_elsewhere.exists() else _key_mark, paths.signing_key),
         _receipts(paths),
         paths.pending.exists(),
     )
@@ -163,6 +163,10 @@ def _state(paths: StorePaths) -> _State:
 
 def _key_mark(path: Path) -> str:
     path.stat()
+    return _public_mark(path)
+
+
+def _public_mark(path: Path) -> str:
     return file_sha256(path.with_name(path.name + ".pub"))
 
 
@@ -243,8 +247,12 @@ def _broken_parts(paths: StorePaths) -> Iterator[Loss]:
     """List and key, where they are there and not usable."""
     if what := _told(lambda: Suppression.open(paths.suppression)):
         yield Loss(paths.suppression.name, what, _RESTORE)
-    if paths.signing_key.parent.exists() and (what := _told(lambda: require_key_pair(paths.signing_key))):
+    if paths.signing_key.parent.exists() and (what := _key_problem(paths)):
         yield Loss(paths.signing_key.parent.name, what, _RESTORE)
+
+
+def _key_problem(paths: StorePaths) -> str:
+    return "" if paths.key_elsewhere.exists() else _told(lambda: require_key_pair(paths.signing_key))
 
 
 def _told(look: Callable[[], object]) -> str:
@@ -258,7 +266,7 @@ def _told(look: Callable[[], object]) -> str:
 
 def require_readable_key(paths: StorePaths) -> None:
     """Refuse a signing key that was altered; whoever may not read it is not asked to."""
-    if what := _told(lambda: require_key_pair(paths.signing_key)):
+    if what := _key_problem(paths):
         raise Loss(paths.signing_key.parent.name, what, _RESTORE).error()
 
 

@@ -42,6 +42,13 @@ EXCLUSIONS = (
 """What an erasure from a store cannot reach, in words."""
 KNOWN_BACKUPS = "The log names backups begun before this erasure, which may hold the documents: "
 
+CACHES_ELSEWHERE = (
+    "Copies that other machines hold of a remote store are not covered: one that runs drops them when it next looks at "
+    "the head, one that does not when it next opens the store. Nor are versions, replicas and backups that the object "
+    "store keeps by itself."
+)
+"""What an erasure from a store on an object store cannot reach either."""
+
 NotChecked = Literal["not checked"]
 NOT_CHECKED: NotChecked = "not checked"
 """The result of a check that could not be made, and the count of what could not be counted."""

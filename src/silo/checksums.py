@@ -1,4 +1,4 @@
-"""SHA-256 of a model's files, computed once for every state of a file and then remembered.
+"""SHA-256 of the files of models and stores, computed once for every state of a file and then remembered.
 
 A checksum is believed again only if the file has the device, inode, size and times (of its bytes and of its inode) that
 it had then. What that cannot show is a disk that changes bytes by itself: `again=True` reads every byte.
@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +26,55 @@ _SETTLED_NS = 3_000_000_000
 than this before it was read is not remembered."""
 
 
+class Remembered:
+    """What is known of the files of a directory, which is not believed with `again`; `save` keeps it for next time."""
+
+    def __init__(self, root: Path, *, again: bool = False) -> None:
+        self._place = _place(root)
+        self._known = _recall(self._place)
+        self._again = again
+        self._fresh: dict[str, list[Any]] = {}
+
+    def sha256(self, name: str, handle: int, compute: Callable[[], str]) -> str:
+        """The checksum of a file that is open, remembered or computed."""
+        entry = self._known.get(name)
+        if not self._again and entry is not None and entry[0] == _identity(os.fstat(handle)):
+            return str(entry[1])
+        identity, mark = _hash(handle, compute)
+        if identity:
+            self._fresh[name] = [identity, mark]
+        return mark
+
+    def save(self, *, only: Collection[str] | None = None) -> None:
+        """Keep what was computed; of all that is known `only` what concerns these files, if they are given."""
+        known = {name: entry for name, entry in self._known.items() if only is None or name in only}
+        if known | self._fresh != self._known:
+            _remember(self._place, known | self._fresh)
+
+
 def checksums(root: Path, names: Iterable[str], *, again: bool = False) -> dict[str, str]:
     """SHA-256 of files of a directory by their names; with `again` nothing that was remembered is believed."""
-    place = _place(root)
-    known = _recall(place)
-    remembered = {}
-    marks = {}
+    remembered, marks = Remembered(root, again=again), dict[str, str]()
     for name in names:
-        entry = known.get(name)
-        if again or entry is None or entry[0] != _identity(root / name):
-            entry = _hash(root / name)
-        marks[name] = entry[1]
-        if entry[0]:
-            remembered[name] = entry
-    if {**known, **remembered} != known:
-        _remember(place, {**known, **remembered})
+        path = root / name
+        with path.open("rb") as stream:
+            marks[name] = remembered.sha256(name, stream.fileno(), partial(file_sha256, path))
+    remembered.save()
     return marks
 
 
-def _hash(path: Path) -> list[Any]:
-    """[identity, SHA-256]; the identity is empty if the file may have changed meanwhile."""
-    with suppress(OSError), path.open("rb") as stream:
+def _hash(handle: int, compute: Callable[[], str]) -> tuple[list[int], str]:
+    """Identity and SHA-256; the identity is empty if the file may have changed meanwhile."""
+    with suppress(OSError):
         # a page that a memory map has dirtied takes more writes without a change of times until it is written back
-        os.fsync(stream.fileno())
-    before = _identity(path)
+        os.fsync(handle)
+    before = _identity(os.fstat(handle))
     settled = time.time_ns() - max(before[-2:]) > _SETTLED_NS
-    mark = file_sha256(path)
-    return [before if settled and _identity(path) == before else [], mark]
+    mark = compute()
+    return before if settled and _identity(os.fstat(handle)) == before else [], mark
 
 
-def _identity(path: Path) -> list[int]:
-    found = path.stat()
+def _identity(found: os.stat_result) -> list[int]:
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 

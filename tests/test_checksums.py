@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import silo.lm.checksums
+import silo.checksums
+from silo.checksums import checksums
 from silo.files import file_sha256
-from silo.lm.checksums import checksums
 
 LONG_AGO = 1_000_000_000_000_000_000
 
@@ -24,8 +24,8 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         names.append(path.name)
         return file_sha256(path)
 
-    monkeypatch.setattr(silo.lm.checksums, "file_sha256", read)
-    monkeypatch.setattr(silo.lm.checksums, "_SETTLED_NS", -1)
+    monkeypatch.setattr(silo.checksums, "file_sha256", read)
+    monkeypatch.setattr(silo.checksums, "_SETTLED_NS", -1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return names
 
@@ -78,7 +78,7 @@ def test_another_directory_at_the_same_path_is_read(folder: Path, reads: list[st
 def test_a_file_that_changed_just_now_is_not_remembered(
     folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silo.lm.checksums, "_SETTLED_NS", 3_000_000_000)
+    monkeypatch.setattr(silo.checksums, "_SETTLED_NS", 3_000_000_000)
     assert _ask(folder) == _ask(folder)
     assert reads == ["weights"] * 2
 

@@ -1,0 +1,235 @@
+"""Copies of a remote artefact on this machine: ordinary directories, filled from objects whose checksums were compared.
+
+On disk, per URL: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
+`objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a directory per process that has the
+artefact open, with a lock beside it that ends with the process. Files that never change are second names of `objects/`.
+Nothing here is ever repaired: a copy whose process is gone, a damaged object, and everything that the head does not
+name any more, are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from silo.errors import SiloError
+from silo.files import (
+    SharedLock,
+    copy_file,
+    disk_errors,
+    file_sha256,
+    is_held,
+    link_or_copy,
+    locked_directory,
+    read_json,
+    remove_file,
+    remove_tree,
+    write_atomic,
+    write_json,
+)
+from silo.remote.head import Head, Part
+from silo.remote.objects import Objects
+from silo.remote.place import cache_folder
+
+_AT_ONCE = 8
+_POLL_SECONDS = 0.05
+
+IsOwn = Callable[[str], bool]
+"""Tells by its path in a copy a file that belongs to this process alone: it is neither sent nor removed."""
+
+
+class Cache:
+    """What this machine holds of the artefact at a URL."""
+
+    def __init__(self, objects: Objects) -> None:
+        name = hashlib.sha256(objects.url.encode()).hexdigest()[:24]
+        self.remote = objects
+        self.root = cache_folder() / name
+        self._objects = self.root / "objects"
+        self._copies = self.root / "copies"
+        self._seen = self.root / "seen.json"
+        with disk_errors(self.root):
+            for folder in (self._objects, self._copies):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            if not (self.root / "url").exists():
+                write_atomic(self.root / "url", f"{objects.url}\n".encode())
+
+    def require_newest(self, head: Head) -> None:
+        """Refuse a head that is older than, or another one beside, the newest that was seen here; note it otherwise.
+
+        Another artefact under the same URL begins anew.
+        """
+        mark = hashlib.sha256(head.encode()).hexdigest()
+        with locked_directory(self.root, wait=True):
+            try:
+                seen = read_json(self._seen)
+            except (FileNotFoundError, ValueError):
+                seen = {}
+            if seen.get("id") == head.id and (seen["number"], seen["mark"]) != (head.number, mark):
+                if seen["number"] >= head.number:
+                    what = f"{self.remote.url} is older than this machine has seen: number {head.number}"
+                    hint = f"an old copy was put back; to go on with it all the same, remove {self._seen}"
+                    raise SiloError("remote-damaged", f"{what}, and it was at {seen['number']}", hint)
+            elif seen.get("id") == head.id:
+                return
+            write_json(self._seen, {"id": head.id, "number": head.number, "mark": mark})
+
+    def new_copy(self) -> Copy:
+        """A place for a copy, with nothing in it; those of processes that are gone are removed first."""
+        self._remove_dead_copies()
+        return Copy(self, self._copies / secrets.token_hex(8))
+
+    def _remove_dead_copies(self) -> None:
+        with locked_directory(self.root, wait=True):
+            for lock in self._locks():
+                if not is_held(lock):
+                    for left in self._copies.glob(f"{lock.stem}*"):
+                        if left != lock:
+                            remove_tree(left)
+                    remove_file(lock)
+
+    def _locks(self) -> list[Path]:
+        return sorted(self._copies.glob("*.lock"))
+
+    def lock_copy(self, root: Path) -> SharedLock:
+        """Hold a copy until this process ends."""
+        with locked_directory(self.root, wait=True):
+            return SharedLock(root.with_name(f"{root.name}.lock"))
+
+    def fetch(self, head: Head) -> None:
+        """Have every file of a head in `objects/`, its checksum compared as it comes."""
+        wanted = {part.sha256: part for part in head.files.values()}
+        missing = [part for sha256, part in wanted.items() if not self.object(sha256).exists()]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._fetch, missing))
+
+    def _fetch(self, part: Part) -> None:
+        partial = self._objects / f"{part.sha256}.{secrets.token_hex(4)}.partial"
+        try:
+            with disk_errors(partial):
+                actual = self.remote.get(part.object, partial)
+            if actual != part.sha256:
+                raise SiloError("remote-damaged", f"{self.remote.url}/{part.object} differs from its checksum")
+            with disk_errors(partial):
+                partial.rename(self.object(part.sha256))
+        finally:
+            remove_file(partial)
+
+    def object(self, sha256: str) -> Path:
+        """Where a file lies, if it is here."""
+        return self._objects / sha256
+
+    def take_in(self, file: Path, sha256: str) -> None:
+        """Have a file that was made here among the objects, without fetching it."""
+        place = self.object(sha256)
+        if not place.exists():
+            partial = self._objects / f"{sha256}.{secrets.token_hex(4)}.partial"
+            link_or_copy(file, partial)
+            partial.rename(place)
+
+    def prune(self, head: Head) -> None:
+        """Remove every object that a head does not name."""
+        named = {part.sha256 for part in head.files.values()}
+        for path in self._objects.iterdir():
+            if path.name not in named and path.suffix != ".partial":
+                remove_file(path)
+
+    def drop_damaged(self, head: Head) -> bool:
+        """Remove objects whose bytes are not what their name says; true if there were any."""
+        damaged = [
+            path
+            for path in map(self.object, {part.sha256 for part in head.files.values()})
+            if path.exists() and file_sha256(path) != path.name
+        ]
+        for path in damaged:
+            remove_file(path)
+        return bool(damaged)
+
+    def count_strays(self, head: Head, among: str, seconds: float) -> int:
+        """How many files this machine holds that a head does not name, of those under a folder of any copy and objects.
+
+        Other processes are given a while to follow; copies of processes that are gone are removed.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            self._remove_dead_copies()
+            self.prune(head)
+            strays = self._strays(head, among)
+            if not strays or time.monotonic() > end:
+                return len(strays)
+            time.sleep(_POLL_SECONDS)
+
+    def copies(self) -> list[Path]:
+        """The directories of all processes that have the artefact open here."""
+        return sorted(folder for folder in self._copies.iterdir() if folder.is_dir())
+
+    def _strays(self, head: Head, among: str) -> list[Path]:
+        named = {part.sha256 for part in head.files.values()}
+        objects = [path for path in self._objects.iterdir() if path.name.partition(".")[0] not in named]
+        copied = (path for path in self._copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
+        return [*objects, *copied]
+
+
+class Copy:
+    """A directory of one process, brought to a head by `fill` and removed by `close`."""
+
+    def __init__(self, cache: Cache, root: Path) -> None:
+        self.cache = cache
+        self.root = root
+        self._lock = cache.lock_copy(root)
+        self._held: dict[str, str] = {}
+
+    def fill(self, head: Head, *, is_own: IsOwn, may_link: IsOwn) -> None:
+        """Let the directory hold what a head names, and nothing else; first of all everything is fetched.
+
+        Files that `may_link` never change in place; the others are copied.
+        """
+        self.cache.fetch(head)
+        with disk_errors(self.root):
+            for name, part in head.files.items():
+                if self._held.get(name) != part.sha256 or not (self.root / name).exists():
+                    self._place(name, part, link=may_link(name))
+            for path in list(self._files()):
+                name = str(path.relative_to(self.root))
+                if name not in head.files and not is_own(name):
+                    remove_file(path)
+                    self._held.pop(name, None)
+
+    def forget(self) -> None:
+        """Place every file anew at the next `fill`."""
+        self._held.clear()
+
+    def _place(self, name: str, part: Part, *, link: bool) -> None:
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.partial")
+        remove_file(partial)
+        while True:
+            try:
+                if link:
+                    link_or_copy(self.cache.object(part.sha256), partial)
+                else:
+                    copy_file(self.cache.object(part.sha256), partial)
+                break
+            except FileNotFoundError:  # another process, at another head, has removed it
+                self.cache.fetch(Head("", 0, "", {name: part}))
+        partial.rename(target)
+        self._held[name] = part.sha256
+
+    def _files(self) -> Iterator[Path]:
+        for folder, _, names in os.walk(self.root):
+            yield from (Path(folder) / name for name in names)
+
+    def close(self) -> None:
+        """Remove the directory and let go of its lock; nothing happens the second time."""
+        for left in self.root.parent.glob(f"{self.root.name}*"):
+            if left.suffix != ".lock":
+                remove_tree(left)
+        remove_file(self.root.with_name(f"{self.root.name}.lock"))
+        self._lock.close()

@@ -1,0 +1,56 @@
+"""Where artefacts lie that are not in a local directory, and where this machine keeps its copies and its keys.
+
+A place is a URL of a file system that `fsspec` knows, such as `s3://bucket/stores/mine`. What is fetched from it lies
+under `$SILO_CACHE`, or else `cache/` of the home; signing keys lie in `keys/` of the home and are never sent anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from silo.errors import SiloError
+
+_URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.-]+):/{1,3}(?P<rest>[^/].*)")
+_NOT_WRITABLE = ("http", "https", "ftp", "data", "github", "zip", "tar")
+
+
+def remote_url(path: str | os.PathLike[str]) -> str | None:
+    """The URL that a path is meant as, None for one of this machine.
+
+    A URL that went through `Path` has lost a slash: it gets it back.
+    """
+    match = _URL.fullmatch(os.fspath(path))
+    if match is None:
+        return None
+    protocol, rest = match["protocol"], match["rest"].rstrip("/")
+    if protocol in _NOT_WRITABLE or "::" in rest:
+        raise SiloError("usage", f"{protocol}: is no place for a store or a corpus", "give a URL such as s3://bucket/x")
+    return f"{protocol}:///{rest}" if protocol in ("file", "local") else f"{protocol}://{rest}"
+
+
+def placed(name: str | os.PathLike[str], base: Path) -> Path:
+    """A path that is relative to a folder unless it says otherwise; a URL stays as it is."""
+    return Path(name) if remote_url(name) else base / name
+
+
+def home_folder() -> Path:
+    """`$SILO_HOME`, or `silo-home` in the current folder."""
+    return Path(os.environ.get("SILO_HOME") or "silo-home").absolute()
+
+
+def cache_folder() -> Path:
+    """`$SILO_CACHE`, or `cache` in the home: copies of what lies elsewhere, which may be removed at any time."""
+    given = os.environ.get("SILO_CACHE")
+    return Path(given).absolute() if given else home_folder() / "cache"
+
+
+def keys_folder() -> Path:
+    """The signing keys of this machine's remote stores, each named after its public key."""
+    return home_folder() / "keys"
+
+
+def receipts_folder() -> Path:
+    """The receipts of erasures that this machine made in remote stores."""
+    return home_folder() / "receipts"

@@ -1,0 +1,130 @@
+"""A copy of a remote store on this machine: an ordinary store directory, with the signing key only where it belongs.
+
+Everything of a store lies on the object store but its signing key, locks, and what is on its way in or out. The key
+lies in `keys/` of the home, named after its public key; a machine without it reads and adds, and cannot erase.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from silo.errors import SiloError
+from silo.files import remove_file, write_atomic, write_private
+from silo.remote.cache import Cache
+from silo.remote.head import Head
+from silo.remote.place import keys_folder
+from silo.remote.publish import read_head
+from silo.store.erasure.suppression import KEY_FILE
+from silo.store.manifest import read_generation
+from silo.store.paths import StorePaths
+
+BUCKETS = "data/buckets"
+MANIFEST_NAME = "data/manifest.json"
+_FOLDERS_HERE = ("readers/", "adding/", "erasing/")
+_FILES_HERE = ("lock", "ledger.lock", "keys/receipts.pem", "keys/elsewhere")
+_LASTING = (f"{BUCKETS}/", "codec/", "receipts/", "tokenizer.json")
+
+
+class WorkingCopy:
+    """A store directory that was filled from a head, and is removed when it is closed."""
+
+    fresh_seconds = 1.0
+    """How long a reader goes by what it knows of the head. An erasure is accepted when that is over for everybody."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.head = Head.first()
+        self._copy = cache.new_copy()
+        self.paths = StorePaths(self._copy.root)
+
+    def follow(self) -> None:
+        """Bring the directory to the newest head; what that does not name leaves the cache too.
+
+        Objects that go while they are fetched belong to a head that is not the newest any more.
+        """
+        while True:
+            head = read_head(self.cache.remote)
+            if head is None:
+                raise SiloError("not-a-store", f"there is no store at {self.cache.remote.url}")
+            if head == self.head:
+                return
+            self.cache.require_newest(head)
+            try:
+                self._copy.fill(head, is_own=is_own, may_link=is_lasting)
+            except FileNotFoundError as error:
+                if read_head(self.cache.remote) == head:
+                    what = f"an object of {self.cache.remote.url} is missing: {error}"
+                    raise SiloError("remote-damaged", what) from None
+                continue
+            self.head = head
+            self.paths.buckets.mkdir(parents=True, exist_ok=True)  # object stores have no empty folders
+            place_key(self.paths)
+            self.cache.prune(head)
+            return
+
+    def refill(self) -> None:
+        """Take everything anew from the cache and from where the store lies."""
+        self.head = Head.first()
+        self._copy.forget()
+        self.follow()
+
+    def drop_damaged(self) -> bool:
+        """Remove what of the cache is not as it was fetched; true if there was any."""
+        return self.cache.drop_damaged(self.head)
+
+    def close(self) -> None:
+        """Remove the directory."""
+        self._copy.close()
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of a copy, by its path in it, is of one process or machine alone."""
+    return name in _FILES_HERE or name.startswith(_FOLDERS_HERE) or name.endswith(".partial")
+
+
+def is_lasting(name: str) -> bool:
+    """Whether a file never changes under its name."""
+    return name.startswith(_LASTING)
+
+
+def is_unfinished(name: str, paths: StorePaths) -> bool:
+    """Whether a file is not part of the current state: its own, or of a bucket that no manifest names yet."""
+    folder, _, file = name.rpartition("/")
+    return is_own(name) or (folder == BUCKETS and file not in read_generation(paths).files().values())
+
+
+def key_file(paths: StorePaths) -> Path:
+    """Where the signing key of a store must lie on this machine."""
+    name = hashlib.sha256(paths.public_key.read_bytes()).hexdigest()[:32]
+    return keys_folder() / f"{name}.pem"
+
+
+def keep_key(paths: StorePaths) -> None:
+    """Keep the signing key of a store that was made here, before anything of the store is sent."""
+    file = key_file(paths)
+    if not file.exists():
+        write_private(file, paths.signing_key.read_bytes())
+        write_atomic(file.with_name(f"{file.name}.pub"), paths.public_key.read_bytes())
+
+
+def place_key(paths: StorePaths) -> None:
+    """Give a copy the signing key, if this machine has it, and let nobody else read the key of the list."""
+    suppression_key = paths.suppression / KEY_FILE
+    if suppression_key.exists():
+        suppression_key.chmod(0o600)
+    if not paths.public_key.exists():
+        return
+    file = key_file(paths)
+    if not file.exists():
+        remove_file(paths.signing_key)
+        write_atomic(paths.key_elsewhere, b"")
+    elif not paths.signing_key.exists():
+        paths.signing_key.symlink_to(file)
+        remove_file(paths.key_elsewhere)
+
+
+def require_key(paths: StorePaths) -> None:
+    """Refuse to begin what ends with a signature on a machine that cannot sign."""
+    if paths.key_elsewhere.exists():
+        raise SiloError("key-missing", f"an erasure needs the store's signing key, which is not at {key_file(paths)}")

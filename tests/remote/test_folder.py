@@ -1,0 +1,96 @@
+"""Folders at a URL, as corpora are: published whole, fetched with checksums, changed in one swap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from silo.errors import SiloError
+from silo.remote.cache import Cache
+from silo.remote.folder import fetched, made_at, publish_changes
+from silo.remote.head import Head, Part, is_garbage, new_object
+from silo.remote.objects import Objects
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SILO_HOME", str(tmp_path / "home"))
+    return f"file://{tmp_path}/remote"
+
+
+def _publish(url: str, text: str, *, force: bool = False) -> None:
+    with made_at(Path(url), force=force) as place:
+        (place / "shards").mkdir(parents=True)
+        (place / "shards" / "0").write_text(text)
+        (place / "manifest.json").write_text("{}")
+
+
+def test_a_folder_is_published_whole_and_fetched_as_it_was(url: str, tmp_path: Path) -> None:
+    _publish(url, "one")
+    place = fetched(Path(url))
+    assert (place / "shards" / "0").read_text() == "one"
+    assert not list((tmp_path / "home" / "cache" / "made").iterdir())
+    with pytest.raises(SiloError) as caught, made_at(Path(url)):
+        raise AssertionError("it must be refused before anything is made")
+    assert caught.value.code == "out-exists"
+    _publish(url, "two", force=True)
+    assert (fetched(Path(url)) / "shards" / "0").read_text() == "two"
+    assert len(Objects.at(url).names()) == 2
+
+
+def test_a_change_is_published_and_two_at_once_are_not(url: str) -> None:
+    _publish(url, "one")
+    place = fetched(Path(url))
+    (place / "opt-outs.json").write_text("[]")
+    publish_changes(place)
+    assert (fetched(Path(url)) / "opt-outs.json").read_text() == "[]"
+    _publish(url, "three", force=True)
+    (place / "opt-outs.json").write_text("[1]")
+    with pytest.raises(SiloError) as caught:
+        publish_changes(place)
+    assert caught.value.code == "remote-conflict"
+
+
+def test_a_path_of_this_machine_is_itself(tmp_path: Path) -> None:
+    assert fetched(tmp_path) == tmp_path
+    with made_at(tmp_path / "here") as place:
+        assert place == tmp_path / "here"
+    publish_changes(tmp_path)
+
+
+def test_what_was_fetched_with_another_checksum_is_refused(url: str, tmp_path: Path) -> None:
+    _publish(url, "one")
+    objects = Objects.at(url)
+    (name,) = (item for item in objects.names() if item.startswith("shards/"))
+    (tmp_path / "remote" / name).write_text("six")
+    with pytest.raises(SiloError) as caught:
+        fetched(Path(url))
+    assert caught.value.code == "remote-damaged"
+
+
+def test_copies_of_processes_that_are_gone_are_removed(url: str, tmp_path: Path) -> None:
+    cache = Cache(Objects.at(url))
+    left, held = cache.root / "copies" / "left", cache.new_copy()
+    left.mkdir()
+    left.with_name("left.lock").touch()
+    (left / "bucket").write_text("text")
+    held.root.mkdir()
+    cache.new_copy().close()
+    assert not left.exists() and held.root.exists()
+
+
+def test_only_what_no_head_can_name_is_garbage() -> None:
+    head = Head("id", 7, "", {"a": Part(new_object("a", 3), "0", 1)})
+    (named,) = head.objects
+    assert not is_garbage(named, head)
+    assert is_garbage(new_object("a", 6), head)
+    assert not is_garbage(new_object("a", 7), head), "somebody may be about to publish it"
+    assert not is_garbage("something-else", head)
+
+
+def test_a_head_cannot_name_files_outside() -> None:
+    for name in ("../x", "/etc/x", "a//b", "a/../../b"):
+        data = Head("id", 1, "", {name: Part("o", "0", 1)}).encode()
+        with pytest.raises(SiloError):
+            Head.decode(data, "url")
