@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,8 +43,12 @@ from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load
 
 _PASS_ROWS = 192
 """Tokens of one pass at most; more are read in several, which gives the same bits."""
-_WORK_PER_THREAD = 12_000_000
-"""Multiplications of a pass from which another thread is worth waking: that takes as long as two million of them."""
+_WORK_PER_THREAD = 2_000_000
+"""Multiplications of a pass for each of its threads at least: waking one takes about as long."""
+_FEW_ROWS = 8
+"""Passes of no more tokens are timed, to see whether threads pay: see `_Pace`."""
+_FIRST_REST, _LONGEST_REST, _SLOW_PASSES = 8, 4096, 3
+"""Passes in one thread after so many slow ones in a row."""
 _ALL_ARRIVED = 1 << 62
 _CONFIG = "config.json"
 
@@ -113,6 +118,35 @@ def core_count() -> int:
     return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
 
 
+class _Pace:
+    """Whether more threads than one pay for short passes, which only time can tell.
+
+    Threads of a pass wait for each other after every stage. Where other programs want the processors too, one of them
+    is often not running, and a pass takes several times as long as in one thread. So passes that were slower than one
+    thread are followed by some in one thread, each time by more. The bits are the same either way.
+    """
+
+    def __init__(self) -> None:
+        self._alone = 0.0
+        self._passes_alone, self._rest, self._slow = 1, _FIRST_REST, 0
+
+    def choose(self, threads: int) -> int:
+        """Threads of the next pass, at most so many."""
+        return 1 if self._passes_alone else threads
+
+    def note(self, threads: int, seconds: float) -> None:
+        """Remember how long a pass took."""
+        if threads == 1:
+            self._alone = seconds
+            self._passes_alone = max(0, self._passes_alone - 1)
+        elif seconds <= self._alone:
+            self._rest, self._slow = max(self._rest // 2, _FIRST_REST), 0
+        else:
+            self._slow += 1
+            if self._slow == _SLOW_PASSES:
+                self._passes_alone, self._rest, self._slow = self._rest, min(2 * self._rest, _LONGEST_REST), 0
+
+
 class Engine:
     """A network, its cache and its threads. Any thread may call it; passes run one after the other."""
 
@@ -123,6 +157,7 @@ class Engine:
         self._threads = threads
         self._lock = RLock()  # the collector may give a slot back in the midst of a pass, in the thread that makes it
         self._helpers: tuple[int, ThreadPoolExecutor] | None = None
+        self._paces = [_Pace() for _ in range(_FEW_ROWS + 1)]
         self._slots: dict[int, list[NDArray[np.float32]]] = {}
         self._free_pages: list[NDArray[np.float32]] = []
         self._table: Int64s = np.zeros((0, 0), dtype=np.int64)
@@ -188,18 +223,27 @@ class Engine:
 
     def _run(self, tokens: Tokens, outputs: Outputs, last: int) -> None:
         rows = len(tokens.ids)
-        ranks = max(1, min(self._threads, rows * self.shape.parameters // _WORK_PER_THREAD))
+        threads = max(1, min(self._threads, rows * self.shape.parameters // _WORK_PER_THREAD))
         cache = Cache(self._table, self._cosines, self._sines)
         scratch = self._scratch_for(rows, last + 1)
-        meeting = np.zeros(1, dtype=np.int64)
-        arguments = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
-        compiled: Any = run_pass
-        if ranks == 1:
-            compiled(*arguments, 0, 1)
+        arguments = tuple(map(tuple, (self._network, cache, tokens, scratch, outputs)))
+        if threads == 1 or rows > _FEW_ROWS:
+            self._run_in(threads, arguments)
             return
+        pace, begin = self._paces[rows], time.perf_counter()
+        threads = pace.choose(threads)
+        self._run_in(threads, arguments)
+        pace.note(threads, time.perf_counter() - begin)
+
+    def _run_in(self, threads: int, arguments: tuple[Any, ...]) -> None:
+        compiled: Any = run_pass
+        meeting = np.zeros(1, dtype=np.int64)
         try:
-            others = [self._pool.submit(lambda at: compiled(*arguments, at, ranks), rank) for rank in range(1, ranks)]
-            compiled(*arguments, 0, ranks)
+            others = [
+                self._pool.submit(lambda at: compiled(*arguments, meeting, at, threads), rank)
+                for rank in range(1, threads)
+            ]
+            compiled(*arguments, meeting, 0, threads)
         except BaseException:
             meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
             raise
