@@ -174,7 +174,7 @@ def test_totals_are_the_shares_of_all_tokens_added_up(place: Path, tmp_path: Pat
             open_store(tmp_path / "store").erase(Selector(document="fox"))
     for some in (tokens, tokens[:3]):
         sums: dict[tuple[int, str], float] = {}
-        for item in (item for credits in some for item in credits):
+        for item in (item for owed in some for item in owed):
             sums[item.store, item.document] = sums.get((item.store, item.document), 0.0) + item.share
         totals, order = Totals(some), sorted(sums, key=lambda place: (-sums[place], place[1]))
         assert [(item.store, item.document) for item in totals.documents()] == order

@@ -6,6 +6,7 @@ asking is found out from the headers, before a body is read. `serve` runs the ap
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -322,6 +323,8 @@ class _AnnouncedServer(uvicorn.Server):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # models and stores stay: to look through them for garbage would hold up every text
         for listener in self.servers:
             host, port = listener.sockets[0].getsockname()[:2]
             self._announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
