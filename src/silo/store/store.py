@@ -130,7 +130,7 @@ class Searchers(Protocol):
         """A view of the same state whose searches they answer."""
 
     def settle(self, view: View) -> None:
-        """Have them take over the state of a view; who does not answer in time is asked nothing before it has."""
+        """Have them take over the state of a view; who does not in time is passed over until it has."""
 
 
 class Store:
