@@ -6,7 +6,8 @@ delay that doubles from one time to the next; one that is dead is started again 
 reads the manifest before it answers.
 
 An erasure is accepted when all searchers have acknowledged the state that hides its documents. Who does not in time is
-passed over until it has, and is ended, so that it is started again: nobody holds up an erasure for ever.
+passed over until it has. If another one of its part is there, it is also ended, so that it is started again and lets go
+of what was erased: nobody holds up an erasure for ever, and no request that is under way is lost for it.
 """
 
 from __future__ import annotations
@@ -187,7 +188,9 @@ class ClusterSearch:
                     waiting[self._acknowledge(replica)] = replica
         for reference, replica in waiting.items():
             replica.in_service, replica.acknowledgement = False, reference
-            self._ray.kill(replica.handle, no_restart=False)
+        for replica in waiting.values():
+            if any(replica in part and any(other.in_service for other in part) for part in self._replicas):
+                self._ray.kill(replica.handle, no_restart=False)
 
     def _acknowledge(self, replica: _Replica) -> Any:
         """Tell one, and have it say which state it is at."""
