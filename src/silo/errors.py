@@ -127,6 +127,10 @@ CODES: dict[str, Kind] = {
         ExitStatus.MISSING, "start one with `ray start --head`, or give `--ray local` for one on this machine"
     ),
     "cluster-unavailable": Kind(ExitStatus.RESOURCES, "see with `ray status` which nodes are alive, and ask again"),
+    "cluster-unfit": Kind(
+        ExitStatus.REFUSED,
+        "every machine needs the same version of silo, and must see the same files under the same paths",
+    ),
     "busy": Kind(ExitStatus.BUSY, "another process is writing there: wait for it or choose another --out"),
     "remote-failed": Kind(ExitStatus.RESOURCES, "check network and credentials, then run the same command again"),
     "remote-conflict": Kind(ExitStatus.BUSY, "run the same command again: it goes on with what is there now"),

@@ -34,7 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
     """The cluster as `ray.cluster_utils.Cluster`: `nodes.address`, `nodes.worker_nodes`, `nodes.add_node`."""
-    import_ray()
+    # Workers cost seconds: only those that are needed, and no nicer than the tests, or a busy machine starves them.
+    os.environ |= {"RAY_prestart_worker_first_driver": "0", "RAY_worker_niceness": "0"}
+    import_ray(loopback=True)
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args=_node_arguments(include_dashboard=False))
@@ -53,6 +55,7 @@ def _node_arguments(**more: Any) -> dict[str, Any]:
         "num_gpus": 0,
         "object_store_memory": OBJECT_STORE_BYTES,
         "node_ip_address": "127.0.0.1",
+        "include_log_monitor": False,
         **more,
     }
 

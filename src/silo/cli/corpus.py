@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from silo.errors import SiloError, did_you_mean
 if TYPE_CHECKING:
     from silo.corpus.corpus import Corpus
     from silo.corpus.opt_out import Choice
+    from silo.corpus.workers import RunTasks
 
 _LISTED = 15
 """Rows of a long table that are shown to people; --json has all of them."""
@@ -40,6 +42,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; raw bytes without it")
     parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores without it")
     parser.add_argument("--force", action="store_true", help="replace a corpus that is already there")
+    show.add_ray(parser)
     parser.set_defaults(run=_build)
 
 
@@ -49,13 +52,28 @@ def _build(arguments: argparse.Namespace) -> int:
 
     recipe, base = _recipe(arguments)
     place = made_at(show.home_path(arguments, "corpora"), force=arguments.force)
-    with show.progress(quiet=arguments.quiet) as advance, place as out:
-        summary = build(recipe, out, base=base, advance=advance, force=arguments.force)
+    with _runner(arguments) as run_tasks, show.progress(quiet=arguments.quiet) as advance, place as out:
+        summary = build(recipe, out, base=base, advance=advance, force=arguments.force, run_tasks=run_tasks)
     if arguments.json:
         show.print_json(summary)
     elif not arguments.quiet:
         _show_summary(summary)
     return 0
+
+
+@contextmanager
+def _runner(arguments: argparse.Namespace) -> Iterator[RunTasks | None]:
+    """Who does the tasks of a build: the cluster of --ray, None for this machine."""
+    if not arguments.ray:
+        yield None
+        return
+    if arguments.workers is not None:
+        raise SiloError("usage", "--workers is for one machine", "a cluster takes all the CPUs that it offers")
+    from silo.cluster.build import run_on_cluster
+    from silo.cluster.connect import connect
+
+    with connect(arguments.ray):
+        yield run_on_cluster
 
 
 def _recipe(arguments: argparse.Namespace) -> tuple[Any, Path]:

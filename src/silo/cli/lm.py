@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         help="JSON lines to choose the weights on",
     )
     show.add_device(parser)
+    show.add_ray(parser)
+    parser.add_argument("--workers", type=int, metavar="N", help="processes of --ray; one per GPU or machine without")
     parser.set_defaults(run=_train)
 
 
@@ -57,14 +61,13 @@ def _train(arguments: argparse.Namespace) -> int:
     check_request(recipe, out, base)
 
     from silo.lm.training.distributed import rank
-    from silo.lm.training.train import train
 
     leads = rank() == 0
 
     def talk(text: str) -> None:
         show.say(text, quiet=arguments.quiet or not leads)
 
-    with show.progress(quiet=arguments.quiet or not leads) as advance:
+    with _trainer(arguments) as train, show.progress(quiet=arguments.quiet or not leads) as advance:
         summary = train(recipe, out, base=base, talk=talk, advance=advance)
     if not leads:
         return 0
@@ -74,6 +77,25 @@ def _train(arguments: argparse.Namespace) -> int:
         shown = {key: value for key, value in summary.items() if not isinstance(value, dict)}
         show.table(f"model {out}", ("what", "value"), [[key, str(value)] for key, value in shown.items()])
     return 0
+
+
+@contextmanager
+def _trainer(arguments: argparse.Namespace) -> Iterator[Callable[..., dict[str, Any]]]:
+    """What trains: this process with others of `torchrun`, or workers of the cluster of --ray."""
+    if not arguments.ray:
+        if arguments.workers is not None:
+            raise SiloError("usage", "--workers needs --ray", "on one machine, start several processes with torchrun")
+        from silo.lm.training.train import train
+
+        yield train
+        return
+    if arguments.workers is not None and arguments.workers < 1:
+        raise SiloError("usage", "--workers must be at least 1")
+    from silo.cluster.connect import connect
+    from silo.cluster.train import train_on_cluster
+
+    with connect(arguments.ray):
+        yield partial(train_on_cluster, workers=arguments.workers)
 
 
 def _train_recipe(arguments: argparse.Namespace) -> tuple[Any, Path, Path]:

@@ -265,6 +265,12 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="cores that a network may use; all without it")
 
 
+def add_ray(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that several machines can share."""
+    where = "a Ray cluster that does the work: HOST:PORT, auto, or local for one on this machine"
+    parser.add_argument("--ray", metavar="ADDRESS", help=where)
+
+
 def home_path(arguments: argparse.Namespace, kind: str) -> Path:
     """--out, or a folder of the home named after the recipe."""
     if arguments.out:

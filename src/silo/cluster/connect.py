@@ -15,6 +15,7 @@ from typing import Any
 from silo.errors import SiloError
 
 LOCAL = "local"
+_LOOPBACK = "127.0.0.1"
 _ANSWER_SECONDS = 5.0
 _INSTALL = "install it on every machine of the cluster with: pip install 'silo-lm[ray]'"
 
@@ -25,18 +26,17 @@ def connect(address: str) -> Iterator[None]:
 
     A process that has joined one already stays in that one, whatever the address, and stays in it after.
     """
-    ray = import_ray()
+    ray = import_ray(loopback=address == LOCAL or address.startswith(_LOOPBACK))
     if ray.is_initialized():
         yield
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        cores = len(os.sched_getaffinity(0))
-        options |= {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        options |= {"num_cpus": len(os.sched_getaffinity(0)), "include_dashboard": False}
     else:
         _require_answer(address)
     try:
-        ray.init(LOCAL if address == LOCAL else address, **options)
+        ray.init(address, **options)
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreachable(address, str(error)) from None
     try:
@@ -45,10 +45,17 @@ def connect(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def import_ray() -> Any:
-    """The library, told to report to nobody; an error that says how to install it where it is missing."""
+def import_ray(*, loopback: bool = False) -> Any:
+    """The library, told to report to nobody; an error that says how to install it where it is missing.
+
+    With `loopback` nodes that this process starts or looks for are those on 127.0.0.1: ray would put the address that
+    other machines see in its place. Ray reads these settings when it is imported, or passes them on to a node.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it will do by itself, without a warning
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # a node of a busy machine ends itself before
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the default to come, which it warns about
+    if loopback:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
     except ModuleNotFoundError as error:

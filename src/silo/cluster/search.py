@@ -6,7 +6,8 @@ delay that doubles from one time to the next; one that is dead is started again 
 reads the manifest before it answers.
 
 An erasure is accepted when all searchers have acknowledged the state that hides its documents. Who does not in time is
-asked nothing until it has, and is ended, so that it is started again: nobody holds up an erasure for ever.
+passed over until it has. If another one of its part is there, it is also ended, so that it is started again and lets go
+of what was erased: nobody holds up an erasure for ever, and no request that is under way is lost for it.
 """
 
 from __future__ import annotations
@@ -164,13 +165,12 @@ class ClusterSearch:
 
     def _hold(self) -> dict[Any, _Replica]:
         """Tell all which states this process uses; those they do not hear of they may let go of."""
-        states = frozenset(view.state for view in self._views.values())
-        return {replica.handle.hold.remote(self._name, states): replica for replica in self._every()}
+        return {self._acknowledge(replica): replica for replica in self._every()}
 
     def settle(self, view: View) -> None:
         """Have all searchers acknowledge the state of a view; who does not in time is taken out of service.
 
-        Nobody waits for those that are out of service: they are asked nothing before they have acknowledged the latest.
+        Nobody waits for those that are out of service: they come back when they have acknowledged the latest one.
         """
         self.view(view)
         end = time.monotonic() + ACKNOWLEDGE_SECONDS
@@ -188,10 +188,14 @@ class ClusterSearch:
                     waiting[self._acknowledge(replica)] = replica
         for reference, replica in waiting.items():
             replica.in_service, replica.acknowledgement = False, reference
-            self._ray.kill(replica.handle, no_restart=False)
+        for replica in waiting.values():
+            if any(replica in part and any(other.in_service for other in part) for part in self._replicas):
+                self._ray.kill(replica.handle, no_restart=False)
 
     def _acknowledge(self, replica: _Replica) -> Any:
-        states = frozenset(view.state for view in self._views.values())
+        """Tell one, and have it say which state it is at."""
+        with self._guard:
+            states = frozenset(view.state for view in self._views.values())
         return replica.handle.hold.remote(self._name, states)
 
     # questions

@@ -101,10 +101,7 @@ class Searcher:
                 return Answer(state, error=error)
 
     def hold(self, name: str, states: frozenset[State]) -> State:
-        """Go on answering for some states, and for no others that somebody of this name held; gives the latest.
-
-        From then on new questions are answered for the latest alone.
-        """
+        """Take the latest state, which is given, and besides it keep only those that somebody of a name still uses."""
         with self._guard:
             self._held[name] = states
             self._take_latest()

@@ -25,7 +25,7 @@ from silo.corpus.manifest import Reports, add_up, manifest_content, stage_times
 from silo.corpus.read import QUARANTINED, read_part
 from silo.corpus.runs import open_runs
 from silo.corpus.shards import directory_name, read_lines, tokenise_shard
-from silo.corpus.workers import Memory, Task, TaskFunction, run_tasks, wait_for_orphans
+from silo.corpus.workers import Memory, Processes, RunTasks, Task, TaskFunction, run_tasks, wait_for_orphans
 from silo.errors import CODES, SiloError
 from silo.files import (
     MANIFEST,
@@ -60,6 +60,7 @@ class _Build:
     advance: Advance
     parts: list[SourcePart]
     evaluation: list[Path]
+    run_tasks: RunTasks
     memory: Memory = field(default_factory=Memory)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -91,7 +92,7 @@ class _Build:
             stage,
             function,
             tasks,
-            workers=self.recipe.workers,
+            run=self.run_tasks,
             advance=self.advance,
             memory=self.memory,
             lock=self.workers_lock,
@@ -99,16 +100,24 @@ class _Build:
 
 
 def build(
-    recipe: CorpusRecipe, out: Path, *, base: Path, advance: Advance = lambda *_: None, force: bool = False
+    recipe: CorpusRecipe,
+    out: Path,
+    *,
+    base: Path,
+    advance: Advance = lambda *_: None,
+    force: bool = False,
+    run_tasks: RunTasks | None = None,
 ) -> dict[str, Any]:
     """Build a corpus at `out`, or go on with one that was interrupted; paths of the recipe are relative to `base`.
 
-    Returns the summary that `silo corpus build --json` prints. A finished corpus from the same inputs is reused.
+    Returns the summary that `silo corpus build --json` prints. A finished corpus from the same inputs is reused. Tasks
+    are done by `run_tasks`, by processes of this machine without it.
     """
     _check_recipe(recipe)
     recipe = _complete_recipe(recipe, base)
     parts = [part for source in recipe.source for part in plan(source, base)]
-    job = _Build(recipe, out.absolute(), advance, parts, evaluation_files(recipe.decontaminate, base))
+    evaluation = evaluation_files(recipe.decontaminate, base)
+    job = _Build(recipe, out.absolute(), advance, parts, evaluation, run_tasks or Processes(recipe.workers))
     key = _inputs_key(job)
     finished = _finished_summary(job.out, key, force=force)
     if finished:

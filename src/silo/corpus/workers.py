@@ -13,19 +13,23 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from silo.errors import SiloError
 from silo.files import exclusive, hold_shared, read_json, write_json
 from silo.progress import Advance
 
 TaskFunction = Callable[..., dict[str, Any]]
+Show = Callable[[int], None]
+"""Told how much more is done."""
+Note = Callable[[int, float], None]
+"""Told a process and its peak memory in MB."""
 Link = connection.Connection
 
 _REDRAW_SECONDS = 0.2
@@ -39,6 +43,17 @@ class Task:
     report: Path
     arguments: tuple[Any, ...]
     size: int
+
+
+class RunTasks(Protocol):
+    """Does tasks until each has its report; on an error it ends those that are under way.
+
+    Whoever does one holds the file `lock` meanwhile, together with others: see `wait_for_orphans`.
+    """
+
+    def __call__(
+        self, function: TaskFunction, tasks: Sequence[Task], *, show: Show, note: Note, lock: Path | None
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -64,7 +79,7 @@ class Memory:
 class _Progress:
     """Where progress of this process goes: to `show`, now and then; `pending` is what it has not been told yet."""
 
-    show: Callable[[int], None] | None = None
+    show: Show | None = None
     pending: int = 0
     last_shown: float = 0.0
 
@@ -85,15 +100,12 @@ def run_tasks(
     function: TaskFunction,
     tasks: Sequence[Task],
     *,
-    workers: int,
+    run: RunTasks,
     advance: Advance,
     memory: Memory,
     lock: Path | None = None,
 ) -> list[Any]:
-    """Do the tasks that have no report yet; returns all reports in the order of the tasks.
-
-    Workers hold the file `lock` while they live, and do not outlive this process: see `wait_for_orphans`.
-    """
+    """Let `run` do the tasks that have no report yet; returns all reports in the order of the tasks."""
     total = sum(task.size for task in tasks)
     open_tasks = [task for task in tasks if not task.report.exists()]
     done = total - sum(task.size for task in open_tasks)
@@ -104,18 +116,37 @@ def run_tasks(
         advance(stage, min(total, done), total)
 
     show(0)
-    if workers == 1 or len(open_tasks) <= 1:
-        _progress.show, _progress.pending = show, 0
-        try:
-            for task in open_tasks:
-                memory.note(stage, *_perform(function, task))
-        finally:
-            _progress.show = None
-    elif open_tasks:
-        note = partial(memory.note, stage)
-        _run_in_workers(function, open_tasks, min(workers, len(open_tasks)), show=show, note=note, lock=lock)
+    if open_tasks:
+        run(function, open_tasks, show=show, note=partial(memory.note, stage), lock=lock)
     advance(stage, total, total)
     return [read_json(task.report) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Does tasks in so many processes of this machine; in this one if one is enough. None outlives this process."""
+
+    workers: int
+
+    def __call__(
+        self, function: TaskFunction, tasks: Sequence[Task], *, show: Show, note: Note, lock: Path | None
+    ) -> None:
+        if self.workers == 1 or len(tasks) == 1:
+            with telling(show):
+                for task in tasks:
+                    note(*perform_task(function, task))
+        else:
+            _run_in_workers(function, tasks, min(self.workers, len(tasks)), show=show, note=note, lock=lock)
+
+
+@contextlib.contextmanager
+def telling(show: Show) -> Iterator[None]:
+    """Meanwhile `tick` of this process tells `show`, now and then."""
+    _progress.show, _progress.pending = show, 0
+    try:
+        yield
+    finally:
+        _progress.show = None
 
 
 def wait_for_orphans(lock: Path) -> None:
@@ -133,11 +164,11 @@ def wait_for_orphans(lock: Path) -> None:
 
 def _run_in_workers(
     function: TaskFunction,
-    tasks: list[Task],
+    tasks: Sequence[Task],
     workers: int,
     *,
-    show: Callable[[int], None],
-    note: Callable[[int, float], None],
+    show: Show,
+    note: Note,
     lock: Path | None,
 ) -> None:
     """Let worker processes take tasks, largest first.
@@ -214,15 +245,16 @@ def _work(link: Link, function: TaskFunction, parent: int, lock: Path | None) ->
     _progress.show = link.send
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            link.send(_answer(function, link.recv()))
+            link.send(answer_task(function, link.recv()))
 
 
-def _answer(function: TaskFunction, task: Task) -> tuple[int, float] | Exception:
+def answer_task(function: TaskFunction, task: Task) -> tuple[int, float] | Exception:
+    """Do one task: this process and its peak memory, or an error to be raised where the user can see it."""
     try:
-        return _perform(function, task)
+        return perform_task(function, task)
     except SiloError as error:
         return error
-    except Exception as error:  # it is raised again where the user can see it
+    except Exception as error:
         return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
@@ -232,7 +264,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _perform(function: TaskFunction, task: Task) -> tuple[int, float]:
+def perform_task(function: TaskFunction, task: Task) -> tuple[int, float]:
     """Do one task and leave its report; returns this process and its peak memory."""
     try:
         report = function(*task.arguments)

@@ -104,7 +104,7 @@ from silo.store.sections import KEY_SECTIONS, section_bytes
 from silo.store.selector import Selector
 from silo.store.usage import Share, Usage, append_usage, redact_usage
 from silo.store.view import PROBES, Continuations, Neighbours, Passage, View, open_view
-from silo.store.write import BucketBuilder, Change, apply_change
+from silo.store.write import BucketBuilder, BuildBuckets, Change, apply_change
 from silo.text.tokenizer import Tokenizer, load_tokenizer
 from silo.text.words import ANALYSIS
 
@@ -132,7 +132,7 @@ class Searchers(Protocol):
         """A view of the same state whose searches they answer."""
 
     def settle(self, view: View) -> None:
-        """Have them take over the state of a view; who does not answer in time is asked nothing before it has."""
+        """Have them take over the state of a view; who does not in time is passed over until it has."""
 
 
 class Store:
@@ -150,6 +150,8 @@ class Store:
         self.encoder: Encoder | None = None
         self.load_encoder: Callable[[], Encoder] | None = None
         """Loads the model of the store where it is needed first, unless one was given to `use`."""
+        self.build_buckets: BuildBuckets | None = None
+        """Makes the buckets of documents that are added, where that is not to be done by this process."""
         self.list_models: ListModels = lambda *_: ()
         self.searchers: Searchers | None = None
         """Who answers searches in place of this process."""
@@ -590,7 +592,7 @@ class Store:
         while True:
             with self.reading() as view:
                 found = verify(
-                    view, paths=self.paths, builder=self._builder(), pipeline=pipeline, anchors=anchors, advance=advance
+                    view, paths=self.paths, builder=self.builder(), pipeline=pipeline, anchors=anchors, advance=advance
                 )
             if seen.issuperset(found.problems):
                 return found
@@ -648,7 +650,8 @@ class Store:
             self._log = AuditLog.open(self.paths.log)
         return self._log
 
-    def _builder(self) -> BucketBuilder:
+    def builder(self) -> BucketBuilder:
+        """What makes the bytes of this store's buckets."""
         return BucketBuilder(self.config, self.tokenizer, self.codec.settings.lists if self.codec else 0)
 
     def _require_encoder(self, purpose: str) -> None:
@@ -669,6 +672,10 @@ class Store:
 
     def _incoming(self, advance: Advance) -> Incoming:
         return Incoming(self.paths, partial(self._pipeline, "adding"), advance)
+
+    def _build_elsewhere(self, incoming: Incoming) -> BuildBuckets | None:
+        """What makes buckets outside this process, if there is something; says how far it is."""
+        return partial(incoming.follow, self.build_buckets) if self.build_buckets else None
 
     def add(
         self,
@@ -753,10 +760,12 @@ class Store:
         """Write the buckets that new documents fall into, one group after the other; gives the bytes written."""
         if not incoming.new.count:
             return 0
-        self._pipeline("adding")  # first: a model that cannot be loaded leaves everything as it was
+        if self.build_buckets is None:
+            self._pipeline("adding")  # first: a model that cannot be loaded leaves everything as it was
         suppression.save()
-        change = Change(incoming.new, encode=incoming.encode, announce=self._announce)
-        apply_change(self.paths, self._builder(), view.generation, view.buckets, change)
+        build = self._build_elsewhere(incoming)
+        change = Change(incoming.new, encode=incoming.encode, build=build, announce=self._announce)
+        apply_change(self.paths, self.builder(), view.generation, view.buckets, change)
         return change.written_bytes
 
     def _replace(self, incoming: Incoming, gone: frozenset[bytes], begin: float) -> tuple[Erased, int]:
@@ -765,8 +774,13 @@ class Store:
         Gives what left, and the bytes written.
         """
         with self.reading() as view:
-            change = Change(incoming.changed, gone | incoming.changed_ids, encode=incoming.encode)
-            after, pending = prepare_replacement(view, change, self.paths, self._builder())
+            change = Change(
+                incoming.changed,
+                gone | incoming.changed_ids,
+                encode=incoming.encode,
+                build=self._build_elsewhere(incoming),
+            )
+            after, pending = prepare_replacement(view, change, self.paths, self.builder())
             incoming.close()  # before the checks: it may hold what others wrote about
             exchange_documents(view, pending, after, self.paths, self.log())
         self._move_on()
@@ -862,11 +876,11 @@ class Store:
             if pending.coming:
                 removal = note_replaced(view, pending, self.paths, self.log())
             else:
-                removal = remove_documents(view, pending, self.paths, self._builder(), self.log())
+                removal = remove_documents(view, pending, self.paths, self.builder(), self.log())
         self._move_on()
         redact_usage(self.paths, pending.gone)
         with self.reading() as view:
-            return check_removal(view, removal, pending, self.paths, self._builder())
+            return check_removal(view, removal, pending, self.paths, self.builder())
 
     def replay(self, *, accept_loss: bool = False) -> tuple[Erased, ...]:
         """Erase again what was erased and is here again, as after a backup was put back; others' copies stay.
@@ -919,7 +933,7 @@ class Store:
         """Bring the buckets into the layout of their documents (after an `add` that was cut off); bytes freed."""
         with self.writing(), self.reading() as view:
             change = Change(announce=partial(announce_generation, self.log()))
-            after = apply_change(self.paths, self._builder(), view.generation, view.buckets, change)
+            after = apply_change(self.paths, self.builder(), view.generation, view.buckets, change)
             return view.generation.totals["bytes"] - after.totals["bytes"]
 
 

@@ -7,8 +7,9 @@ documents, and a group of buckets that belong together is exchanged by one manif
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from silo.files import disk_errors, remove_tree
@@ -113,17 +114,41 @@ def _meets(first_byte: int, prefix: str) -> bool:
 EncodeDocuments = Callable[[Sequence[SpooledDocument]], list[EncodedDocument]]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedBucket:
+    """The documents of a bucket that is to be made: those that stay in the store, and those that come."""
+
+    staying: Sequence[EncodedDocument]
+    coming: Sequence[SpooledDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltBucket:
+    """The bytes of a bucket, its digest, and the elements of the documents that came, by id, as they were encoded."""
+
+    pieces: list[bytes]
+    digest: Digest
+    coming: dict[bytes, bytes]
+
+
+BuildBuckets = Callable[[Iterator[PlannedBucket]], Iterator[BuiltBucket]]
+"""Makes buckets in the order of their plans; it may look ahead, and let others make several at a time."""
+
+
 @dataclass(slots=True)
 class Change:
     """What is to become of a store: `coming` documents are encoded by `encode`, `leaving` ones are left out.
 
-    `announce` is told of every generation before it is current.
+    Or `build` makes the buckets elsewhere. `announce` is told of every generation before it is current, `note` of the
+    elements of documents that came, bucket by bucket.
     """
 
     coming: Spool | None = None
     leaving: frozenset[bytes] = frozenset()
     encode: EncodeDocuments = field(default=lambda _: [])
+    build: BuildBuckets | None = None
     announce: Announce = field(default=lambda _: None)
+    note: Callable[[Mapping[bytes, bytes]], None] = field(default=lambda _: None)
     written_bytes: int = 0
 
 
@@ -139,6 +164,18 @@ class BucketBuilder:
         """The bytes of a bucket with these documents, which must be in the order of their ids."""
         return assemble(documents, search_sections(documents, self.config, self.tokenizer, self.lists))
 
+    def build_planned(self, plan: PlannedBucket, encode: EncodeDocuments) -> BuiltBucket:
+        """A bucket with the documents of a plan, of which those that come are encoded first."""
+        encoded = encode(plan.coming)
+        documents = _merge(plan.staying, encoded)
+        digest = Digest.of(document.element for document in documents)
+        return BuiltBucket(self.build(documents), digest, {document.id: document.element for document in encoded})
+
+
+def _merge(staying: Sequence[EncodedDocument], coming: Sequence[EncodedDocument]) -> list[EncodedDocument]:
+    """In the order of their ids."""
+    return sorted([*staying, *coming], key=lambda document: document.id)
+
 
 def apply_change(
     paths: StorePaths, builder: BucketBuilder, now: Generation, buckets: Sequence[Bucket], change: Change
@@ -148,8 +185,8 @@ def apply_change(
     A group that stays as it is costs nothing.
     """
     draft, current = _Draft.of(now, buckets), now
-    for group in _changed_groups(builder.config, buckets, change):
-        _write_group(paths, builder, group, change, draft)
+    for group, built in _build_groups(builder, buckets, change):
+        _write_group(paths, group, built, change, draft)
         before, current = current, draft.generation(builder.config)
         exchange(paths, before, current, change.announce)
     return current
@@ -163,8 +200,8 @@ def prepare_change(
     Until then nothing has changed, and whoever opens the store after a crash removes the new files.
     """
     draft = _Draft.of(now, buckets)
-    for group in _changed_groups(builder.config, buckets, change):
-        _write_group(paths, builder, group, change, draft)
+    for group, built in _build_groups(builder, buckets, change):
+        _write_group(paths, group, built, change, draft)
     return draft.generation(builder.config)
 
 
@@ -176,29 +213,40 @@ def exchange(paths: StorePaths, before: Generation, after: Generation, announce:
 
 @dataclass(slots=True)
 class _Draft:
-    """A generation in the making: its buckets as they were read, as entries of a manifest, and their digests."""
+    """A generation in the making: its buckets as entries of a manifest, and their digests."""
 
-    read: dict[str, Bucket]
     entries: dict[str, BucketEntry]
     digests: dict[str, Digest]
 
     @classmethod
     def of(cls, now: Generation, buckets: Sequence[Bucket]) -> _Draft:
-        read = {bucket.prefix: bucket for bucket in buckets}
-        return cls(read, dict(now.buckets), {prefix: bucket.digest for prefix, bucket in read.items()})
+        return cls(dict(now.buckets), {bucket.prefix: bucket.digest for bucket in buckets})
 
     def generation(self, config: StoreConfig) -> Generation:
         return Generation.of(config, self.entries, sum(self.digests.values(), Digest.of()))
 
 
-def _write_group(paths: StorePaths, builder: BucketBuilder, group: Group, change: Change, draft: _Draft) -> None:
+def _build_groups(
+    builder: BucketBuilder, buckets: Sequence[Bucket], change: Change
+) -> Iterator[tuple[Group, Iterator[BuiltBucket]]]:
+    """Every group that differs after the change, with its new buckets, which must be taken before the next group."""
+    changed, read = _changed_groups(builder.config, buckets, change), {bucket.prefix: bucket for bucket in buckets}
+    plans = (
+        _plan_bucket(prefix, [read[old] for old in group.old], change) for group in changed for prefix in group.new
+    )
+    built = change.build(plans) if change.build else (builder.build_planned(plan, change.encode) for plan in plans)
+    for group in changed:
+        yield group, islice(built, len(group.new))
+
+
+def _write_group(paths: StorePaths, group: Group, built: Iterator[BuiltBucket], change: Change, draft: _Draft) -> None:
     """Put the new buckets of a group on the disk and into the draft, in place of the old ones."""
     for prefix in set(group.old) - set(group.new):
         del draft.entries[prefix], draft.digests[prefix]
-    for prefix in group.new:
-        documents = _documents_after(prefix, [draft.read[old] for old in group.old], change)
-        draft.entries[prefix] = write_bucket(paths, prefix, builder.build(documents))
-        draft.digests[prefix] = Digest.of(document.element for document in documents)
+    for prefix, bucket in zip(group.new, built, strict=True):
+        draft.entries[prefix] = write_bucket(paths, prefix, bucket.pieces)
+        draft.digests[prefix] = bucket.digest
+        change.note(bucket.coming)
         change.written_bytes += draft.entries[prefix].bytes
     if group.new:
         sync_buckets(paths)
@@ -223,13 +271,12 @@ def _changed_groups(config: StoreConfig, buckets: Sequence[Bucket], change: Chan
     return [group for group in every if group.old != group.new or any_under(group.prefix, touched_bits)]
 
 
-def _documents_after(prefix: str, old: Sequence[Bucket], change: Change) -> list[EncodedDocument]:
-    """The documents of a bucket after the change, in the order of their ids."""
+def _plan_bucket(prefix: str, old: Sequence[Bucket], change: Change) -> PlannedBucket:
+    """What a bucket holds after the change."""
     staying = [
         document
         for bucket in old
         for document in bucket.encoded_documents()
         if bits_of(document.id).startswith(prefix) and document.id not in change.leaving
     ]
-    coming = change.coming.under(prefix) if change.coming is not None else []
-    return sorted([*staying, *change.encode(coming)], key=lambda document: document.id)
+    return PlannedBucket(staying, change.coming.under(prefix) if change.coming is not None else [])

@@ -63,6 +63,7 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="DIR", help="where the store's model is now")
     show.add_verify(parser)
     show.add_device(parser)
+    show.add_ray(parser)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -79,7 +80,7 @@ def _add(arguments: argparse.Namespace) -> int:
     store = _open(arguments, encoding=True)
     quarantined: list[Quarantined] = []
     tally = Tally()
-    with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
+    with _changing(store, arguments) as (advance, note):
         rule = apply_rule(recipe.decontaminate, arguments.decontaminate_rule)
         evaluation = EvaluationText.read(rule, files, limits=recipe.limits, advance=advance) if files else None
         documents = _documents(recipe, base, store.paths.adding, quarantined, tally, advance)
@@ -116,6 +117,30 @@ def _open(arguments: argparse.Namespace, *, encoding: bool) -> Store:
 
     model = Path(arguments.model) if arguments.model else None
     return open_store(Path(arguments.path), model, encoding=encoding, verify=arguments.verify)
+
+
+@contextmanager
+def _changing(store: Store, arguments: argparse.Namespace) -> Iterator[tuple[Advance, Callable[[Refusal], None]]]:
+    """What is told of progress and of refusals; meanwhile the cluster of --ray, if any, makes the store's buckets."""
+    with (
+        _helped(store, arguments.ray),
+        show.progress(quiet=arguments.quiet) as advance,
+        _rejected_file(arguments.rejected) as note,
+    ):
+        yield advance, note
+
+
+@contextmanager
+def _helped(store: Store, address: str | None) -> Iterator[None]:
+    if not address or store.load_encoder is None:
+        yield
+        return
+    from silo.cluster.build import build_elsewhere
+    from silo.cluster.connect import connect
+
+    with connect(address):
+        build_elsewhere(store)
+        yield
 
 
 def _show_changes(
@@ -169,7 +194,7 @@ def _sync(arguments: argparse.Namespace) -> int:
         show.output_file(file)
     (source,) = recipe.source
     store = _open(arguments, encoding=not arguments.dry_run)
-    with show.progress(quiet=arguments.quiet) as advance, _rejected_file(arguments.rejected) as note:
+    with _changing(store, arguments) as (advance, note):
         done = store.sync(
             source, base=base, dry_run=arguments.dry_run, allow_empty=arguments.yes, note=note, advance=advance
         )

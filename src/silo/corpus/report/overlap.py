@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from silo.corpus.corpus import Corpus
-from silo.corpus.workers import Memory, Task, run_tasks, tick
+from silo.corpus.workers import Memory, Processes, Task, run_tasks, tick
 from silo.errors import SiloError
 from silo.progress import Advance
 from silo.records import TRAINING_SETS, Tier
@@ -156,7 +156,7 @@ def overlap_matrix(
             for at, (domain, files) in enumerate(column_files.items())
         ]
         reports = run_tasks(
-            "overlap", _sample_domain, [*rows, *columns], workers=workers, advance=advance, memory=Memory()
+            "overlap", _sample_domain, [*rows, *columns], run=Processes(workers), advance=advance, memory=Memory()
         )
         samples = [Sample(**report) for report in reports]
         coverage, jaccard = _compare([_load_ngrams(task) for task in rows], [_load_ngrams(task) for task in columns])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.corpus.corpus import Corpus
-from silo.corpus.workers import Memory, Task, run_tasks, tick
+from silo.corpus.workers import Memory, Processes, Task, run_tasks, tick
 from silo.errors import SiloError
 from silo.lm.firewall import SEEN, Permit, checked_documents, permitted_shards
 from silo.progress import Advance
@@ -79,7 +79,7 @@ def prepare_streams(
         Task(stem.with_suffix(".json"), (str(corpus.root), domain, permit, tokenizer_path, str(stem)), sizes[domain])
         for domain, stem in stems.items()
     ]
-    run_tasks("tokenise", tokenise_domain, tasks, workers=workers, advance=advance, memory=Memory())
+    run_tasks("tokenise", tokenise_domain, tasks, run=Processes(workers), advance=advance, memory=Memory())
     dtype = token_dtype(load_tokenizer(tokenizer_path).vocabulary)
     opened = {domain: _open_stream(stem, domain, dtype) for domain, stem in stems.items()}
     streams = {domain: stream for domain, stream in opened.items() if len(stream.documents)}

@@ -7,8 +7,8 @@ is in the store already is skipped. Those that take the place of what is stored 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from silo.errors import SiloError
@@ -21,7 +21,7 @@ from silo.store.bucket import EncodedDocument
 from silo.store.encode import DocumentPipeline
 from silo.store.erasure.erase import Erased
 from silo.store.paths import StorePaths
-from silo.store.write import Spool, SpooledDocument
+from silo.store.write import BuildBuckets, BuiltBucket, PlannedBucket, Spool, SpooledDocument
 from silo.text.normalise import text_hash
 
 _LISTED = 1000
@@ -111,13 +111,25 @@ class Incoming:
 
     def encode(self, documents: Sequence[SpooledDocument]) -> list[EncodedDocument]:
         """What the model makes of documents; says how far it is with all of them."""
+        return self._pipeline().encode(documents, self._note) if documents else []
+
+    def follow(self, build: BuildBuckets, plans: Iterator[PlannedBucket]) -> Iterator[BuiltBucket]:
+        """Buckets that are made elsewhere; says how far they are with all documents."""
+        coming: deque[Sequence[SpooledDocument]] = deque()
+
+        def note_plans() -> Iterator[PlannedBucket]:
+            for plan in plans:
+                coming.append(plan.coming)
+                yield plan
+
+        for built in build(note_plans()):
+            self._note(coming.popleft())
+            yield built
+
+    def _note(self, ready: Sequence[EncodedDocument] | Sequence[SpooledDocument]) -> None:
         total = self.new.text_bytes + self.changed.text_bytes
-
-        def note(ready: Sequence[EncodedDocument]) -> None:
-            self._encoded += sum(document.text_bytes for document in ready)
-            self._advance("encode", min(self._encoded, total), total)
-
-        return self._pipeline().encode(documents, note) if documents else []
+        self._encoded += sum(document.text_bytes for document in ready)
+        self._advance("encode", min(self._encoded, total), total)
 
 
 def gather(

@@ -10,12 +10,11 @@ that leave without another version can be part of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from silo.store.bucket import EncodedDocument
 from silo.store.erasure.before import forget_before, read_before
 from silo.store.erasure.erase import Found, Removal, forget_intent, keep_touched
 from silo.store.erasure.evidence import announce_generation, announce_suppression
@@ -25,7 +24,7 @@ from silo.store.erasure.suppression import Suppression
 from silo.store.manifest import Generation, read_generation, remove_strays
 from silo.store.paths import StorePaths
 from silo.store.view import View
-from silo.store.write import BucketBuilder, Change, SpooledDocument, exchange, prepare_change
+from silo.store.write import BucketBuilder, Change, exchange, prepare_change
 
 
 def prepare_replacement(
@@ -34,12 +33,10 @@ def prepare_replacement(
     """Put the new buckets on the disk; gives the generation that will name them, and the intent to be accepted."""
     coming: dict[str, str] = {}
 
-    def encode(documents: Sequence[SpooledDocument]) -> list[EncodedDocument]:
-        encoded = change.encode(documents)
-        coming.update((document.id.hex(), _element_mark(document)) for document in encoded)
-        return encoded
+    def note(elements: Mapping[bytes, bytes]) -> None:
+        coming.update((name.hex(), _mark(element)) for name, element in elements.items())
 
-    now, noting = view.generation, replace(change, encode=encode)
+    now, noting = view.generation, replace(change, note=note)
     after = prepare_change(paths, builder, now, view.buckets, noting)
     change.written_bytes = noting.written_bytes
     assert change.coming is not None and len(coming) == change.coming.count, "an erasure would look like this"
@@ -54,8 +51,8 @@ def prepare_replacement(
     )
 
 
-def _element_mark(document: EncodedDocument) -> str:
-    return hashlib.sha256(document.element).hexdigest()
+def _mark(element: bytes) -> str:
+    return hashlib.sha256(element).hexdigest()
 
 
 def exchange_documents(
@@ -94,6 +91,6 @@ def note_replaced(view: View, pending: PendingErasure, paths: StorePaths, log: A
         leaving=left.documents,
         passages=left.passages,
         complete={document.id for document in left.documents} == ids,
-        coming=tuple(item for item in came.documents if _element_mark(item) == pending.coming[item.id.hex()]),
+        coming=tuple(item for item in came.documents if _mark(item.element) == pending.coming[item.id.hex()]),
         coming_passages=came.passages,
     )
