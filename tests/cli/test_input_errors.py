@@ -53,6 +53,8 @@ CASES: list[tuple[str, str]] = [
     ("lm train --corpus corpus --out new --tiers pd --preset dem", "usage"),
     ("lm train --corpus corpus --out new --tiers pd --max-tokens 5", "recipe-value"),
     ("lm train --corpus corpus --out new --tiers pd --validation none.jsonl", "input-missing"),
+    ("lm train --corpus corpus --out new --tiers pd --workers 2", "usage"),
+    ("lm train --corpus corpus --out new --tiers pd --workers 0 --ray auto", "usage"),
     ("lm train optimiser.toml --out new", "recipe-value"),
     ("lm train tokenizer.toml --out new", "input-missing"),
     ("lm import nowhere --out new", "input-missing"),

@@ -57,6 +57,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     from silo.lm.training.request import check_request
 
+    _check_workers(arguments)
     recipe, base, out = _train_recipe(arguments)
     check_request(recipe, out, base)
 
@@ -79,18 +80,21 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_workers(arguments: argparse.Namespace) -> None:
+    if arguments.workers is not None and not arguments.ray:
+        raise SiloError("usage", "--workers needs --ray", "on one machine, start several processes with torchrun")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise SiloError("usage", "--workers must be at least 1")
+
+
 @contextmanager
 def _trainer(arguments: argparse.Namespace) -> Iterator[Callable[..., dict[str, Any]]]:
     """What trains: this process with others of `torchrun`, or workers of the cluster of --ray."""
     if not arguments.ray:
-        if arguments.workers is not None:
-            raise SiloError("usage", "--workers needs --ray", "on one machine, start several processes with torchrun")
         from silo.lm.training.train import train
 
         yield train
         return
-    if arguments.workers is not None and arguments.workers < 1:
-        raise SiloError("usage", "--workers must be at least 1")
     from silo.cluster.connect import connect
     from silo.cluster.train import train_on_cluster
 

@@ -47,7 +47,7 @@ def run_on_cluster(function: TaskFunction, tasks: Sequence[Task], *, show: Show,
     """Do the tasks of a corpus build on the cluster that was joined, largest first; a `RunTasks`."""
     ray = import_ray()
     room_for("CPU")
-    tally = start_beside(_Tally)
+    tally = start_beside(_Tally, max_restarts=-1, max_task_retries=-1)  # a build does not fail for want of a bar
     perform = ray.remote(num_cpus=1, max_retries=RETRIES)(_perform_alone)
     numbers = {
         perform.remote(function, tasks[number], number, tally, lock, __version__): number
@@ -76,7 +76,7 @@ class _Tally:
         self._amounts[task] = 0
 
     def add(self, task: int, amount: int) -> None:
-        self._amounts[task] += amount
+        self._amounts[task] = self._amounts.get(task, 0) + amount
 
     def read(self) -> dict[int, int]:
         return self._amounts

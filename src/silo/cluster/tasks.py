@@ -26,13 +26,13 @@ def room_for(resource: str) -> int:
     return count
 
 
-def start_beside(kind: type) -> Any:
-    """An actor of this class on the machine of the command, which ends with it."""
+def start_beside(kind: type, **options: Any) -> Any:
+    """An actor of this class on the machine of the command, which ends with it; `options` are Ray's."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=here).remote()
+    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=here, **options).remote()
 
 
 def receive(reference: Any) -> Any:
