@@ -19,6 +19,7 @@ UNITS: Any = SIZING["Units"](
     key_microseconds_per_million_rows=29.0,
     least_key_microseconds=290.0,
     open_seconds_per_gb=2.0,
+    prepare_seconds_per_million=0.25,
     filled_per_second_and_core=5000.0,
 )
 PLAN: Any = SIZING["Plan"]("test", 1e9, parts=16)
