@@ -227,7 +227,8 @@ def _nodes_of(replica: NDArray[np.int64], plan: Plan, per_node: int) -> NDArray[
     """The node of each replica of each part: replicas of one part are on different nodes."""
     nodes = max(plan.replicas, math.ceil(plan.parts * plan.replicas / per_node))
     part, number = np.divmod(replica, plan.replicas)
-    return (part + number * max(1, nodes // plan.replicas)) % nodes
+    node: NDArray[np.int64] = (part + number * max(1, nodes // plan.replicas)) % nodes
+    return node
 
 
 PLANS = (

@@ -69,7 +69,7 @@ def test_replicas_of_one_part_are_on_different_nodes() -> None:
 
 
 def test_finer_lists_read_fewer_rows_and_compare_with_more_lists() -> None:
-    huge = {"tokens": 1e12, "parts": 1000, "batches_per_second": 0.1}
+    huge: dict[str, Any] = {"tokens": 1e12, "parts": 1000, "batches_per_second": 0.1}
     assert run(**huge, lists=65_536).key_milliseconds < run(**huge).key_milliseconds / 4
     assert run(tokens=1e8, parts=1, lists=1 << 20).key_milliseconds > run(tokens=1e8, parts=1).key_milliseconds
 
