@@ -3,7 +3,7 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint types check test-page test-ray demo demo-chat bench models reliability clean help
+.PHONY: setup test lint types check test-page test-ray test-s3 demo demo-chat bench models reliability clean help
 
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -38,6 +38,10 @@ test-page: setup ## the tests of the web page, in this machine's Chromium
 test-ray: setup ## the tests of clusters, on three Ray nodes of this machine
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	SILO_RAY_QUERIES=10000 $(BIN)/pytest tests/cluster
+
+test-s3: setup ## the tests of stores on S3, against a server of this machine
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[s3]' 'moto[s3]' boto3 flask flask-cors
+	$(BIN)/pytest tests/store/remote
 
 demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
 	$(BIN)/silo demo

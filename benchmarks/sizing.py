@@ -45,6 +45,7 @@ class Units:
     key_microseconds_per_million_rows: float
     least_key_microseconds: float
     open_seconds_per_gb: float
+    prepare_seconds_per_million: float
     filled_per_second_and_core: float
 
     @classmethod
@@ -55,17 +56,19 @@ class Units:
         slope = (many - few) / 9
         figures, smallest, largest = store["store"], opened["rows"][0], opened["rows"][-1]
         held = [row["search"]["first search"]["own_mb"] * 2**20 for row in (smallest, largest)]
-        disk_bytes = figures["bytes"] / figures["tokens"]
+        disk_bytes, more_tokens = figures["bytes"] / figures["tokens"], largest["tokens"] - smallest["tokens"]
         opening = largest["first opening"]["open"]["processor_seconds"]
+        preparing = [row["search"]["first search"]["processor_seconds"] for row in (smallest, largest)]
         return cls(
             disk_bytes=disk_bytes,
-            own_bytes=(held[1] - held[0]) / (largest["tokens"] - smallest["tokens"]),
+            own_bytes=(held[1] - held[0]) / more_tokens,
             mapped_bytes=figures["knn_bytes_per_token"] + figures["ngram_bytes_per_token"],
             text_bytes=figures["text_bytes"] / figures["tokens"],
             key_microseconds=few - slope,
             key_microseconds_per_million_rows=slope,
             least_key_microseconds=_microseconds(search, "as stores search", 1_000_000),
             open_seconds_per_gb=opening / (largest["tokens"] * disk_bytes / 1e9),
+            prepare_seconds_per_million=(preparing[1] - preparing[0]) / more_tokens * 1e6,
             filled_per_second_and_core=store["filling"]["add_tokens_per_second"] / CORES_FILLING,
         )
 
@@ -148,8 +151,8 @@ def simulate(plan: Plan, units: Units, *, batches: int = 2000, seed: int = 0) ->
     service = plan.batch * key_seconds(plan, units) + plan.message_microseconds / 1e6
     merging = plan.parts * plan.message_microseconds / 1e6
     part_gb = plan.tokens / plan.parts * units.disk_bytes / 1e9
-    fetching = per_node * part_gb / plan.network_gb_per_second
-    recovery = plan.seconds_to_notice + fetching + per_node * part_gb * units.open_seconds_per_gb / plan.node_cores
+    opening = part_gb * units.open_seconds_per_gb + plan.tokens / plan.parts / 1e6 * units.prepare_seconds_per_million
+    recovery = plan.seconds_to_notice + per_node * part_gb / plan.network_gb_per_second + opening
     latencies, during, hedged, lost = _run(plan, service, per_node, recovery, batches, rng)
     total = latencies + merging + 2 * plan.network_seconds
     down = recovery / 3600 / plan.node_hours_between_failures
@@ -224,7 +227,8 @@ def _nodes_of(replica: NDArray[np.int64], plan: Plan, per_node: int) -> NDArray[
     """The node of each replica of each part: replicas of one part are on different nodes."""
     nodes = max(plan.replicas, math.ceil(plan.parts * plan.replicas / per_node))
     part, number = np.divmod(replica, plan.replicas)
-    return (part + number * max(1, nodes // plan.replicas)) % nodes
+    node: NDArray[np.int64] = (part + number * max(1, nodes // plan.replicas)) % nodes
+    return node
 
 
 PLANS = (

@@ -19,6 +19,7 @@ UNITS: Any = SIZING["Units"](
     key_microseconds_per_million_rows=29.0,
     least_key_microseconds=290.0,
     open_seconds_per_gb=2.0,
+    prepare_seconds_per_million=0.25,
     filled_per_second_and_core=5000.0,
 )
 PLAN: Any = SIZING["Plan"]("test", 1e9, parts=16)
@@ -68,7 +69,7 @@ def test_replicas_of_one_part_are_on_different_nodes() -> None:
 
 
 def test_finer_lists_read_fewer_rows_and_compare_with_more_lists() -> None:
-    huge = {"tokens": 1e12, "parts": 1000, "batches_per_second": 0.1}
+    huge: dict[str, Any] = {"tokens": 1e12, "parts": 1000, "batches_per_second": 0.1}
     assert run(**huge, lists=65_536).key_milliseconds < run(**huge).key_milliseconds / 4
     assert run(tokens=1e8, parts=1, lists=1 << 20).key_milliseconds > run(tokens=1e8, parts=1).key_milliseconds
 

@@ -27,12 +27,16 @@ than this before it was read is not remembered."""
 
 
 class Remembered:
-    """What is known of the files of a directory, which is not believed with `again`; `save` keeps it for next time."""
+    """What is known of the files of a directory, which is not believed with `again`; `save` keeps it for next time.
 
-    def __init__(self, root: Path, *, again: bool = False) -> None:
+    `mapped` files may be written to through memory maps: a page that is dirty takes more writes without a change of
+    times until it is written back, which is waited for. Whoever alone writes them, and never so, spares that.
+    """
+
+    def __init__(self, root: Path, *, again: bool = False, mapped: bool = True) -> None:
         self._place = _place(root)
         self._known = _recall(self._place)
-        self._again = again
+        self._again, self._mapped = again, mapped
         self._fresh: dict[str, list[Any]] = {}
 
     def sha256(self, name: str, handle: int, compute: Callable[[], str]) -> str:
@@ -40,6 +44,9 @@ class Remembered:
         entry = self._known.get(name)
         if not self._again and entry is not None and entry[0] == _identity(os.fstat(handle)):
             return str(entry[1])
+        if self._mapped:
+            with suppress(OSError):
+                os.fsync(handle)
         identity, mark = _hash(handle, compute)
         if identity:
             self._fresh[name] = [identity, mark]
@@ -65,9 +72,6 @@ def checksums(root: Path, names: Iterable[str], *, again: bool = False) -> dict[
 
 def _hash(handle: int, compute: Callable[[], str]) -> tuple[list[int], str]:
     """Identity and SHA-256; the identity is empty if the file may have changed meanwhile."""
-    with suppress(OSError):
-        # a page that a memory map has dirtied takes more writes without a change of times until it is written back
-        os.fsync(handle)
     before = _identity(os.fstat(handle))
     settled = time.time_ns() - max(before[-2:]) > _SETTLED_NS
     mark = compute()

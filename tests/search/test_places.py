@@ -24,11 +24,12 @@ def test_look_up_is_plain_indexing(dtype: str) -> None:
         numbers.ravel(), places, rows.ravel(), positions.ravel(), values.ravel(), strict=True
     ):
         if number < 0:
-            assert (row, position, value) == (-1, -1, -1)
+            assert [int(row), int(position), int(value)] == [-1, -1, -1]
             continue
         tokens, firsts = buckets[number]
         document = int(np.searchsorted(firsts, place, side="right")) - 1
-        assert (row, position, value) == (before[number] + document, place - firsts[document], tokens[place])
+        expected = [before[number] + document, place - firsts[document], tokens[place]]
+        assert [int(row), int(position), int(value)] == list(map(int, expected))
 
 
 def test_the_tokens_of_a_bucket_are_not_copied() -> None:

@@ -535,7 +535,7 @@ def open_view(
     if before is not None:
         entries = before.generation.buckets
         known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
-    files, remembered = generation.files(), Remembered(paths.buckets)
+    files, remembered = generation.files(), Remembered(paths.buckets, mapped=False)
 
     def open_bucket(prefix: str) -> Bucket:
         checksum = generation.buckets[prefix].sha256
