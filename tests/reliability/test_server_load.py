@@ -63,7 +63,10 @@ class Server:
     http: httpx2.Client
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self.http.post(path, json=body)
+        """What the server answers; where too much waits already, it is asked again when it says."""
+        end = _CLOCK() + 120
+        while (answer := self.http.post(path, json=body)).status_code == 429 and _CLOCK() < end:
+            time.sleep(float(answer.headers["retry-after"]))
         assert answer.status_code < 300, answer.text
         found: dict[str, Any] = answer.json()
         return found
