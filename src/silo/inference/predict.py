@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,7 @@ _LEAST_MATCH = 4
 
 NoteTime = Callable[[str, float], None]
 """Is told how many seconds something took."""
+_ORDERS = np.array(ORDERS)
 _NO_CONTEXT = [InContext()]
 _NO_ROWS = np.empty((0, 1), dtype=np.int64)
 _NO_NEIGHBOURS = Neighbours(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, np.empty((0, 1), dtype=np.float32), ())
@@ -402,18 +404,18 @@ def _mix(items: Sequence[_Read], levels: Sequence[Sequence[NgramLevel]], found: 
     """The formula, for texts that are asked about in the same way."""
     place, predictor = items[0].place, items[0].place.reader.predictor
     prefixes, lm, contexts = zip(*((item.place.ids, item.lm, item.context) for item in items), strict=True)
-    texts = np.array([text for text, item in enumerate(items) if item.key is not None], dtype=np.int64)
-    places = np.full(len(items), -1, dtype=np.int64)
-    places[texts] = np.arange(len(texts))
+    searched = [text for text, item in enumerate(items) if item.key is not None]
+    texts, places = np.array(searched, dtype=np.int64), np.full(len(items), -1, dtype=np.int64)
+    places[texts] = range(len(searched))
     shares = neighbour_weights(found.distances, predictor.settings.tau)
     flat = [level for of_text in levels for level in of_text]
-    whose = np.repeat(np.arange(len(items)), [len(of_text) for of_text in levels])
+    whose = np.array([text for text, of_text in enumerate(levels) for _ in of_text], dtype=np.int64)
     lengths = np.array([level.length for level in flat], dtype=np.int64)
     totals = np.array([level.total for level in flat], dtype=np.int64)
     if place.retriever is None or not predictor.method & {"knn", "ngram"}:
         table = LevelTable(whose, lengths, totals, np.empty(0))
         return Predictions(prefixes, np.stack(lm), lm, Near(found, texts, places, shares, np.empty(0)), table, contexts)
-    columns = np.searchsorted(ORDERS, lengths)  # those of longer matches than any order share the last one
+    columns = np.searchsorted(_ORDERS, lengths)  # those of longer matches than any order share the last one
     by_level = np.zeros((len(items), len(ORDERS) + 1), dtype=np.int64)
     by_level[whose, columns] = totals
     longest = np.array([of_text[-1].length if of_text else 0 for of_text in levels], dtype=np.int64)
@@ -428,7 +430,7 @@ def _mix(items: Sequence[_Read], levels: Sequence[Sequence[NgramLevel]], found: 
     add_neighbours(mixed, texts, found.values, found.rows, shares, near.weights)
     table = LevelTable(whose, lengths, totals, weights[whose, columns + weights.shape[1] - len(ORDERS) - 1])
     if flat:
-        ends = np.cumsum([len(level.tokens) for level in flat])
+        ends = np.array([*accumulate(len(level.tokens) for level in flat)], dtype=np.int64)
         tokens, counts = (np.concatenate(column) for column in zip(*(level[1:3] for level in flat), strict=True))
         add_counts(mixed, whose, ends, tokens, counts, totals, table.weights)
     return Predictions(prefixes, mixed, lm, near, table, contexts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,13 +229,14 @@ class NgramIndex:
         Sizes and weights of all texts stand in a row; those of each end at `ends`.
         """
         lasts, wanted = np.array(ends, dtype=np.int64), np.array(sizes, dtype=np.int64)
-        each, counts = np.array(weights, dtype=np.float64), lasts.copy()
-        counts[1:] -= lasts[:-1]
-        if len(lasts) != len(texts) or (counts < 0).any() or counts.sum() != len(wanted):
-            raise ValueError(f"sizes end at {lasts.tolist()}, of {len(texts)} texts and {len(wanted)} sizes")
-        if (wanted > np.array([*map(len, texts)], dtype=np.int64).repeat(counts)).any():
-            raise ValueError(f"sizes are {wanted.tolist()}, for {' and '.join(map(str, map(len, texts)))} tokens")
-        if len(each) != len(wanted) or (each <= 0).any():
+        each, bounds = np.array(weights, dtype=np.float64), [0, *lasts.tolist()]
+        if len(lasts) != len(texts) or bounds != sorted(bounds) or bounds[-1] != len(wanted):
+            raise ValueError(f"sizes end at {bounds[1:]}, of {len(texts)} texts and {len(wanted)} sizes")
+        flat = wanted.tolist()
+        by_text = [max(flat[low:high], default=0) for low, high in pairwise(bounds)]
+        if any(size > len(ids) for size, ids in zip(by_text, texts, strict=True)):
+            raise ValueError(f"sizes are {flat}, for {' and '.join(map(str, map(len, texts)))} tokens")
+        if len(each) != len(wanted) or each.min(initial=1) <= 0:
             raise ValueError("every size needs a weight above 0")
         joined = _join_last(texts, int(wanted.max(initial=0)))
         with table.counters() as counters:
@@ -317,7 +318,7 @@ def _join_last(texts: Sequence[Ids], longest: int) -> Texts:
     """The last tokens of some texts, one after the other, and where those of each end."""
     parts = [np.asarray(ids, dtype=np.int64)[max(0, len(ids) - max(longest, 0)) :] for ids in texts]
     joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    return joined, np.cumsum([len(part) for part in parts], dtype=np.int64)
+    return joined, np.array([*accumulate(map(len, parts))], dtype=np.int64)
 
 
 def _rank_allowed(bitmap: UInt8s, suffixes: UInt32s) -> UInt64s:
