@@ -11,8 +11,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from silo import __version__
+from silo.cluster.search import placing
 from silo.errors import SiloError
 from silo.server.access import Key, KeyRing, Role
 from silo.server.attribution import Attributions
@@ -155,12 +156,10 @@ def _caller(request: Request) -> Key | None:
         raise Problem(503, "keys-invalid", "keys cannot be checked now; the server's log says more") from None
 
 
-def build_app(
-    recipe: ServerRecipe, place: PlaceSearchers | None = None, endpoints: Sequence[Endpoint] = ENDPOINTS
-) -> FastAPI:
+def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None) -> FastAPI:
     """Open everything that a recipe names and put it behind the routes; the engine runs while the application does.
 
-    `place` says who searches the stores, where this process does not. Without the routes of jobs none are run either.
+    `place` says who searches the stores, where this process does not.
     """
     require_servable(recipe)
     ring = KeyRing(Path(recipe.keys) if recipe.keys else None)
@@ -175,19 +174,18 @@ def build_app(
         metrics,
         recipe.limits,
     )
-    app = make_app(endpoints)
+    app = make_app()
     app.state.service = service
-    app.state.runs_jobs = any(item.run is jobs.show_job for item in endpoints)  # of one server there may be many parts
     hosts = (*map(str.lower, recipe.hosts), *(_LOCAL_NAMES if is_loopback(recipe.host) else ()))
     app.add_middleware(_Gate, service=service, hosts=frozenset(hosts))
     return app
 
 
-def make_app(endpoints: Sequence[Endpoint] = ENDPOINTS) -> FastAPI:
+def make_app() -> FastAPI:
     """The routes and what they answer to errors, with nothing behind them yet."""
     app = FastAPI(title="silo", version=__version__, lifespan=_lifespan, openapi_url=None)
     app.router.route_class = _Route
-    for item in endpoints:
+    for item in ENDPOINTS:
         app.add_api_route(
             item.path,
             item.run,
@@ -207,8 +205,7 @@ def make_app(endpoints: Sequence[Endpoint] = ENDPOINTS) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     service.engine.start()
-    if app.state.runs_jobs:
-        service.jobs.start()
+    service.jobs.start()
     try:
         yield
     finally:
@@ -293,11 +290,11 @@ class _Gate:
 
 def serve(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGINT or SIGTERM; what is under way is finished first. `announce` gets the address."""
-    run(build_app(recipe), recipe, announce)
+    with placing(recipe.ray, parts=recipe.parts) if recipe.ray else nullcontext() as place:
+        _run(build_app(recipe, place), recipe, announce)
 
 
-def run(app: FastAPI, recipe: ServerRecipe, announce: Callable[[str], None]) -> None:
-    """Run an application until SIGINT or SIGTERM."""
+def _run(app: FastAPI, recipe: ServerRecipe, announce: Callable[[str], None]) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log_to_stderr()
     config = uvicorn.Config(

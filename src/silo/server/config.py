@@ -64,7 +64,7 @@ class ServerRecipe:
     `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs;
     `threads` is how many cores the networks may use, all at 0; `corpora` are for the operator to look at. `ray` is the
     address of a cluster that searches the stores, "" for this process; `parts` is into how many parts it divides each,
-    one for each of its nodes at 0. `replicas` are processes there that answer beside this one, at the next port.
+    one for each of its nodes at 0.
     """
 
     models: dict[str, ModelRecipe] = field(default_factory=dict)
@@ -77,17 +77,13 @@ class ServerRecipe:
     threads: int = 0
     ray: str = ""
     parts: int = 0
-    replicas: int = 0
     limits: Limits = field(default_factory=Limits)
 
 
 def read_config(path: Path) -> ServerRecipe:
     """A server's TOML file, with absolute paths."""
-    return resolve_paths(load_recipe(path, ServerRecipe), path.absolute().parent)
-
-
-def resolve_paths(recipe: ServerRecipe, base: Path) -> ServerRecipe:
-    """With absolute paths, where those that are not so are relative to `base`."""
+    recipe = load_recipe(path, ServerRecipe)
+    base = path.absolute().parent
 
     def absolute(name: str) -> str:
         return str(placed(name, base)) if name else ""
@@ -139,10 +135,8 @@ def require_servable(recipe: ServerRecipe) -> None:
         raise SiloError("usage", "there is nothing to serve", "name a model with --model, or in the TOML file")
     if not 0 <= recipe.port < 65_536:
         raise SiloError("usage", f"{recipe.port} is not a port", "ports are 0 to 65,535, and 0 takes any that is free")
-    if min(recipe.parts, recipe.replicas) < 0 or ((recipe.parts or recipe.replicas) and not recipe.ray):
-        raise SiloError("usage", "parts and replicas are numbers for a cluster", "they belong to --ray")
-    if recipe.replicas and not 0 < recipe.port < 65_535:
-        raise SiloError("usage", f"replicas answer at the port after {recipe.port}", "give --port a number to 65,534")
+    if recipe.parts < 0 or (recipe.parts and not recipe.ray):
+        raise SiloError("usage", "--parts says into how many parts a cluster divides each store", "it belongs to --ray")
     if not is_loopback(recipe.host) and not recipe.keys:
         message = f"{recipe.host} can be reached from other machines, and there are no keys"
         raise SiloError("usage", message, "make keys with `silo keys create FILE` and pass --keys FILE")

@@ -29,9 +29,6 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--guard", type=int, metavar="N", help="a limit on all requests, beside those of the file")
     parser.add_argument("--ray", metavar="ADDRESS", help="search the stores on a Ray cluster: HOST:PORT, auto or local")
     parser.add_argument("--parts", type=int, metavar="N", help="with --ray: parts of each store; one for each node")
-    parser.add_argument(
-        "--replicas", type=int, metavar="N", help="with --ray: processes that answer too, at the next port; none"
-    )
     show.add_device(parser)
     parser.set_defaults(run=_serve)
 
@@ -40,7 +37,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     recipe = _recipe(arguments)
     try:
         from silo.server.app import serve
-        from silo.server.cluster.replicas import serve_on_cluster
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
             raise
@@ -52,10 +48,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             show.print_json({"address": address, "models": list(recipe.models)})
         show.say(f"serving {', '.join(recipe.models)} at {address}/v1", quiet=arguments.quiet)
         show.say(f"the page: {address}/", quiet=arguments.quiet)
-        if recipe.replicas:
-            show.say(f"replicas answer at port {recipe.port + 1}: {recipe.replicas}", quiet=arguments.quiet)
 
-    (serve_on_cluster if recipe.ray else serve)(recipe, announce)
+    serve(recipe, announce)
     return 0
 
 
@@ -70,7 +64,7 @@ def _recipe(arguments: argparse.Namespace) -> ServerRecipe:
         recipe = add_model(recipe, arguments.model, arguments.store)
     elif arguments.store:
         raise SiloError("usage", "--store belongs to --model", "name the model too")
-    names = {"host", "port", "keys", "home", "threads", "ray", "parts", "replicas"}
+    names = {"host", "port", "keys", "home", "threads", "ray", "parts"}
     if arguments.config:
         names -= arguments.stated  # a file that is named counts more than one that is found
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

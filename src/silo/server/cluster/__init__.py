@@ -1,1 +1,0 @@
-"""The server on a Ray cluster: who searches its stores, and replicas that answer beside it."""
