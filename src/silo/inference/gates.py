@@ -44,6 +44,8 @@ class Gate:
 
     def of(self, *features: NDArray[Any]) -> Floats:
         """The weight at each position; features are arrays of one length, in the order of `nodes`; more are unused."""
+        if not self.nodes:
+            return np.full(len(features[0]), self.weights)
         where, shares = self.corners(*features)
         weights = np.empty(len(where))
         _sum_corners(self.weights.ravel(), where, shares, weights)

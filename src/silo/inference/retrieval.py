@@ -60,6 +60,8 @@ class Retriever:
         for at in self._with("knn"):
             tables = self.stores[at].tested_tables()
             part = self.views[at].search(tables, keys, k, self.policy, probes=probes, threads=threads)
+            if len(self.views) == 1:
+                return part
             parts[at] = replace(part, stores=np.full_like(part.stores, at), ids=ids)
         return parts[at] if len(parts) == 1 else _merge(parts, k)
 

@@ -109,7 +109,8 @@ class Settings:
         """The gates of all components but the LM [positions, components - 1]; 0 where a component found nothing."""
         columns = []
         if "knn" in method:
-            gate = self.knn.of(features.closest, features.peaks, log_counts(features.lengths))
+            lengths = (log_counts(features.lengths),) if len(self.knn.nodes) > 2 else ()
+            gate = self.knn.of(features.closest, features.peaks, *lengths)
             columns.append(np.where(np.isfinite(features.closest), gate, 0.0)[:, None])
         if "ngram" in method:
             counts = features.totals.ravel()
