@@ -31,7 +31,7 @@ REPLICAS = 2
 """Searchers of each part, on different nodes, where there are as many nodes."""
 NAMESPACE = "silo"
 _HEDGE_SECONDS, _HEDGE_SECONDS_PER_KEY = 0.25, 0.01
-"""After so long a question is put to the other searcher too, later if it has many keys; twice as long each time after."""
+"""After so long, with time for every key, a question is put to the other searcher too; then after twice as long."""
 _PAUSE_SECONDS, _LONGEST_PAUSE = 0.005, 0.5
 """Between questions to searchers that are dead or elsewhere, doubling."""
 _ANSWER_SECONDS = 120.0
