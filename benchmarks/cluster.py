@@ -73,12 +73,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             say(f"nearest rows, batch {batch}, ms per query: {result[f'search_{batch}']}")
         text = prefix.decode(errors="replace")
         ids = store.tokenizer.encode([text])[0].astype(np.int64)
-        for name, ask in (
-            ("passages", lambda: store.passages(text, 8)),
-            ("continuations", lambda: store.continuations(ids)),  # type: ignore[arg-type]
+        for name, kind, ask in (
+            ("passages", "bm25", lambda: store.passages(text, 8)),
+            ("continuations", "ngram", lambda: store.continuations(ids)),  # type: ignore[arg-type]
         ):
-            result[name] = compare(store, search, ask, arguments.repeats)
-            say(f"{name}, ms: {result[name]}")
+            if kind in store.config.searches:
+                result[name] = compare(store, search, ask, arguments.repeats)
+                say(f"{name}, ms: {result[name]}")
     finally:
         search.close()
     return result

@@ -30,8 +30,8 @@ from silo.store.view import View
 REPLICAS = 2
 """Searchers of each part, on different nodes, where there are as many nodes."""
 NAMESPACE = "silo"
-_HEDGE_SECONDS = 0.25
-"""After so long a question is put to the other searcher too; twice as long for each time after."""
+_HEDGE_SECONDS, _HEDGE_SECONDS_PER_KEY = 0.25, 0.01
+"""After so long, with time for every key, a question is put to the other searcher too; then after twice as long."""
 _PAUSE_SECONDS, _LONGEST_PAUSE = 0.005, 0.5
 """Between questions to searchers that are dead or elsewhere, doubling."""
 _ANSWER_SECONDS = 120.0
@@ -70,7 +70,7 @@ class _Turn:
     """When a part is asked next, and whom it was last."""
 
     next: float
-    hedge: float = _HEDGE_SECONDS
+    hedge: float
     pause: float = _PAUSE_SECONDS
     last: _Replica | None = None
     refused_since: float = 0.0
@@ -203,7 +203,8 @@ class ClusterSearch:
     def ask(self, state: State, question: Question, parts: Sequence[int]) -> list[Any]:
         """What each of some parts answers for a state."""
         begin = time.monotonic()
-        waiting = {part: _Turn(begin) for part in parts}
+        hedge = _HEDGE_SECONDS + _HEDGE_SECONDS_PER_KEY * question.keys
+        waiting = {part: _Turn(begin, hedge) for part in parts}
         answers: dict[int, Answer] = {}
         asked: dict[Any, tuple[int, _Replica]] = {}
         while waiting:

@@ -60,6 +60,11 @@ class Question:
     arguments: tuple[Any, ...]
     counts: AllowedCounts | None = None
 
+    @property
+    def keys(self) -> int:
+        """How many keys it is about; 0 if it is about no keys."""
+        return len(self.arguments[0]) if self.search == "search" else 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
