@@ -142,13 +142,17 @@ def _passing_on(relay: Any, talk: Talk, advance: Advance) -> Iterator[None]:
     """Meanwhile whoever waits is told what the workers say."""
     over = threading.Event()
 
+    def tell() -> None:
+        stages, words = receive(relay.news.remote())
+        for stage, (done, total) in stages.items():
+            advance(stage, done, total)
+        for text in words:
+            talk(text)
+
     def pass_on() -> None:
         while not over.wait(_REDRAW_SECONDS):
-            stages, words = receive(relay.news.remote())
-            for stage, (done, total) in stages.items():
-                advance(stage, done, total)
-            for text in words:
-                talk(text)
+            tell()
+        tell()
 
     thread = threading.Thread(target=pass_on, daemon=True)
     thread.start()
