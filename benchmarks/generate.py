@@ -233,6 +233,10 @@ def write(predictor: Predictor, prompt: str, tokens: int, *, credit: bool = True
     Answer.of(predictor.stores, predictor.policy, prompt, steps)
 
 
+PAUSE = 0.05
+"""Seconds between contestants: the threads of some go on looking for work for a while and would slow down the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """Seconds of every contestant in every round."""
@@ -249,6 +253,7 @@ class Rounds:
         for turn in range(rounds + 1):
             order = list(contestants.items())
             for name, act in order if turn % 2 else reversed(order):
+                time.sleep(PAUSE)
                 begun = clock()
                 act()
                 if turn:

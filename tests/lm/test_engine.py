@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from silo.errors import SiloError
 from silo.lm.engine import kernel
-from silo.lm.engine.engine import Engine, why_unsupported
+from silo.lm.engine.engine import Engine, _Pace, why_unsupported
 from silo.lm.engine.weights import Storage, UnsupportedNetworkError, read_shape
 
 VOCABULARY, CONTEXT, LENGTH = 75, 320, 160
@@ -159,10 +159,25 @@ def test_the_bits_do_not_depend_on_batch_mates(engine: Engine, lengths: list[int
 
 def test_the_bits_do_not_depend_on_threads(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("silo.lm.engine.engine._WORK_PER_THREAD", 1)
+    monkeypatch.setattr("silo.lm.engine.engine._FEW_ROWS", 0)
     alone = read(Engine.open(llama, threads=1), text(), (1, 2, 5))
     for threads in (2, 3):
         for one, other in zip(alone, read(Engine.open(llama, threads=threads), text(), (1, 2, 5)), strict=True):
             assert np.array_equal(one, other)
+
+
+def test_threads_rest_where_they_were_slower_than_one_and_are_tried_again() -> None:
+    pace, chosen = _Pace(), []
+    for seconds in (0.5, 2.0):  # of a pass in two threads; one thread takes 1.0
+        for _ in range(100):
+            threads = pace.choose(2)
+            pace.note(threads, 1.0 if threads == 1 else seconds)
+            chosen.append(threads)
+    assert chosen[0] == 1  # to know what one thread takes
+    assert chosen[1:100] == [2] * 99
+    slow = chosen[100:]
+    assert slow[:3] == [2, 2, 2]
+    assert slow.count(2) == 12  # rests of 8, 16 and 32 passes between
 
 
 def test_a_text_that_is_rewound_leaves_nothing_behind(engine: Engine) -> None:

@@ -22,6 +22,8 @@ from silo.text.sentences import best_sentence, split_sentences
         ),
         ("It costs 3.50 per kg. Bread is less.", ["It costs 3.50 per kg.", "Bread is less."]),
         ("# Leave\n\nParents get\n16 weeks.", ["# Leave", "Parents get\n16 weeks."]),
+        ("Pay\nPay comes on the 25th. It is late.", ["Pay", "Pay comes on the 25th.", "It is late."]),
+        ("It was late. Dr. Berg came.", ["It was late.", "Dr. Berg came."]),
         ("Items:\n- one thing\n- another\n1. first", ["Items:", "- one thing", "- another", "1. first"]),
         ("| a | b |\n| c | d |", ["| a | b |", "| c | d |"]),
         ('He said "stop." Then he left.', ['He said "stop."', "Then he left."]),

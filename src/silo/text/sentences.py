@@ -23,8 +23,10 @@ _BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+•|#>]|\d{1,3}[.)])[ \t]?)")
 """Between paragraphs, and before list items, table rows, headings and quotations."""
 _STOP = re.compile(r"(?<=[.!?])[\"'”’)\]`*_]*\s+(?=[\"'“‘(\[`*_]*[A-Z0-9\u00c0-\u024f\u0370-\u1fff])|(?<=[。！？])")
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(])(?:[A-Za-z]|e\.g|i\.e|cf|vs|etc|approx|ca|Dr|Mr|Mrs|Ms|Prof|St|No|Fig|Vol|Jr|Sr)\.$"
+    r"(?<![^\s(])(?:[A-Za-z]|e\.g|i\.e|cf|vs|etc|approx|ca|Dr|Mr|Mrs|Ms|Prof|St|No|Fig|Vol|Jr|Sr)\.$"
 )
+_HEADING = re.compile(r"\s*([^\n]{0,38}[^\s.,;:!?\-–—])[ \t]*\n(?=[ \t]*[\"'“‘(\[]?[A-Z\u00c0-\u024f\u0370-\u1fff])")
+"""The first line of a paragraph, where it is short and the next begins as a sentence does."""
 _LONGEST_ABBREVIATION = 12
 """Characters that are looked at, and more than any has: a text of initials is not read again for each of them."""
 
@@ -51,8 +53,9 @@ def _trim(text: str, start: int, end: int) -> Sentence:
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     for start, end in _between(text, _BLOCK, 0, len(text)):
-        begin = start
-        for first, last in _between(text, _STOP, start, end):
+        begin = _heading_end(text, start, end)
+        yield start, begin
+        for first, last in _between(text, _STOP, begin, end):
             stop = _stripped_end(text, first, last)
             if last < end and _ABBREVIATION.search(text, max(begin, stop - _LONGEST_ABBREVIATION), stop):
                 continue
@@ -60,6 +63,15 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
             begin = last
         if begin < end:
             yield from _cut(text, begin, end)
+
+
+def _heading_end(text: str, start: int, end: int) -> int:
+    """Where the heading ends that a paragraph begins with, as in text of a PDF; its start if it has none."""
+    heading = _HEADING.match(text, start, end)
+    if heading is None:
+        return start
+    following = text[heading.end() : end].partition("\n")[0]
+    return heading.end() if len(following) > len(heading[1]) else start
 
 
 def _stripped_end(text: str, first: int, last: int) -> int:

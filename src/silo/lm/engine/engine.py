@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -41,8 +43,12 @@ from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load
 
 _PASS_ROWS = 192
 """Tokens of one pass at most; more are read in several, which gives the same bits."""
-_WORK_PER_THREAD = 12_000_000
-"""Multiplications of a pass from which another thread is worth waking: that takes as long as two million of them."""
+_WORK_PER_THREAD = 2_000_000
+"""Multiplications of a pass for each of its threads at least: waking one takes about as long."""
+_FEW_ROWS = 8
+"""Passes of no more tokens are timed, to see whether threads pay: see `_Pace`."""
+_FIRST_REST, _LONGEST_REST, _SLOW_PASSES = 8, 4096, 3
+"""Passes in one thread after so many slow ones in a row."""
 _ALL_ARRIVED = 1 << 62
 _CONFIG = "config.json"
 
@@ -112,6 +118,35 @@ def core_count() -> int:
     return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
 
 
+class _Pace:
+    """Whether more threads than one pay for short passes, which only time can tell.
+
+    Threads of a pass wait for each other after every stage. Where other programs want the processors too, one of them
+    is often not running, and a pass takes several times as long as in one thread. So passes that were slower than one
+    thread are followed by some in one thread, each time by more. The bits are the same either way.
+    """
+
+    def __init__(self) -> None:
+        self._alone = 0.0
+        self._passes_alone, self._rest, self._slow = 1, _FIRST_REST, 0
+
+    def choose(self, threads: int) -> int:
+        """Threads of the next pass, at most so many."""
+        return 1 if self._passes_alone else threads
+
+    def note(self, threads: int, seconds: float) -> None:
+        """Remember how long a pass took."""
+        if threads == 1:
+            self._alone = seconds
+            self._passes_alone = max(0, self._passes_alone - 1)
+        elif seconds <= self._alone:
+            self._rest, self._slow = max(self._rest // 2, _FIRST_REST), 0
+        else:
+            self._slow += 1
+            if self._slow == _SLOW_PASSES:
+                self._passes_alone, self._rest, self._slow = self._rest, min(2 * self._rest, _LONGEST_REST), 0
+
+
 class Engine:
     """A network, its cache and its threads. Any thread may call it; passes run one after the other."""
 
@@ -122,6 +157,7 @@ class Engine:
         self._threads = threads
         self._lock = RLock()  # the collector may give a slot back in the midst of a pass, in the thread that makes it
         self._helpers: tuple[int, ThreadPoolExecutor] | None = None
+        self._paces = [_Pace() for _ in range(_FEW_ROWS + 1)]
         self._slots: dict[int, list[NDArray[np.float32]]] = {}
         self._free_pages: list[NDArray[np.float32]] = []
         self._table: Int64s = np.zeros((0, 0), dtype=np.int64)
@@ -154,42 +190,60 @@ class Engine:
         A text's tokens stand in its order. What its slot held from the first of the positions on is forgotten.
         """
         given = np.array([ids, positions, slots], dtype=np.int64)
-        rows = np.arange(given.shape[1]) if wanted is None else np.array(wanted, dtype=np.int64)
-        tokens = Tokens(given[0], given[1], given[2], rows)
-        self._check(tokens)
+        count = given.shape[1]
+        rows = np.arange(count) if wanted is None else np.array(wanted, dtype=np.int64)
+        reach = self._check(given.tolist(), rows.tolist())
         width, vocabulary = self.shape.width, -(-self.shape.vocabulary // PAIR) * PAIR
         outputs = Outputs(*(np.empty((len(rows), size), dtype=np.float32) for size in (vocabulary, width, width)))
         with self._lock:
-            self._make_room(tokens.positions, tokens.slots)
-            for first in range(0, len(tokens.ids), _PASS_ROWS):
-                here = slice(first, first + _PASS_ROWS)
-                low, high = np.searchsorted(rows, [first, first + _PASS_ROWS])
-                part = Tokens(tokens.ids[here], tokens.positions[here], tokens.slots[here], rows[low:high] - first)
-                self._run(part, Outputs(*(array[low:high] for array in outputs)))
+            self._make_room(reach)
+            if count <= _PASS_ROWS:
+                self._run(Tokens(given[0], given[1], given[2], rows), outputs, max(reach.values()))
+            else:
+                for first in range(0, count, _PASS_ROWS):
+                    low, high = np.searchsorted(rows, [first, first + _PASS_ROWS])
+                    here = given[:, first : first + _PASS_ROWS]
+                    part = Tokens(here[0], here[1], here[2], rows[low:high] - first)
+                    self._run(part, Outputs(*(array[low:high] for array in outputs)), int(part.positions.max()))
         return Forward(outputs.logits[:, : self.shape.vocabulary], outputs.final, outputs.feed_forward)
 
-    def _check(self, tokens: Tokens) -> None:
-        """Refuse what the loops would read beyond their arrays for."""
-        ids, positions, slots, wanted = tokens
-        if not len(ids) or (np.diff(wanted) <= 0).any() or not set(wanted.tolist()) <= set(range(len(ids))):
+    def _check(self, given: list[list[int]], wanted: list[int]) -> dict[int, int]:
+        """Refuse what the loops would read beyond their arrays for; the last position of each slot."""
+        ids, positions, slots = given
+        if not ids or not all(map(lt, [-1, *wanted], [*wanted, len(ids)])):
             raise ValueError("a pass needs tokens, and the rows that are asked for in their order")
-        if ids.min() < 0 or ids.max() >= self.shape.vocabulary:
+        if min(ids) < 0 or max(ids) >= self.shape.vocabulary:
             raise ValueError(f"a token is outside of the vocabulary of {self.shape.vocabulary}")
-        if positions.min() < 0 or not set(slots.tolist()) <= set(self._slots):
+        reach: dict[int, int] = {}
+        for slot, position in zip(slots, positions, strict=True):
+            reach[slot] = max(reach.get(slot, 0), position)
+        if min(positions) < 0 or not reach.keys() <= self._slots.keys():
             raise ValueError("a position is negative, or a slot was not claimed")
+        return reach
 
-    def _run(self, tokens: Tokens, outputs: Outputs) -> None:
+    def _run(self, tokens: Tokens, outputs: Outputs, last: int) -> None:
         rows = len(tokens.ids)
-        work = rows * self.shape.parameters
-        ranks = max(1, min(self._threads, work // _WORK_PER_THREAD))
+        threads = max(1, min(self._threads, rows * self.shape.parameters // _WORK_PER_THREAD))
         cache = Cache(self._table, self._cosines, self._sines)
-        scratch = self._scratch_for(rows, int(tokens.positions.max()) + 1)
-        meeting = np.zeros(1, dtype=np.int64)
-        arguments = (*map(tuple, (self._network, cache, tokens, scratch, outputs)), meeting)
+        scratch = self._scratch_for(rows, last + 1)
+        arguments = tuple(map(tuple, (self._network, cache, tokens, scratch, outputs)))
+        if threads == 1 or rows > _FEW_ROWS:
+            self._run_in(threads, arguments)
+            return
+        pace, begin = self._paces[rows], time.perf_counter()
+        threads = pace.choose(threads)
+        self._run_in(threads, arguments)
+        pace.note(threads, time.perf_counter() - begin)
+
+    def _run_in(self, threads: int, arguments: tuple[Any, ...]) -> None:
         compiled: Any = run_pass
+        meeting = np.zeros(1, dtype=np.int64)
         try:
-            others = [self._pool.submit(lambda at: compiled(*arguments, at, ranks), rank) for rank in range(1, ranks)]
-            compiled(*arguments, 0, ranks)
+            others = [
+                self._pool.submit(lambda at: compiled(*arguments, meeting, at, threads), rank)
+                for rank in range(1, threads)
+            ]
+            compiled(*arguments, meeting, 0, threads)
         except BaseException:
             meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
             raise
@@ -203,15 +257,15 @@ class Engine:
             self._helpers = os.getpid(), ThreadPoolExecutor(self._threads - 1, thread_name_prefix="silo-engine")
         return self._helpers[1]
 
-    def _make_room(self, positions: Int64s, slots: Int64s) -> None:
-        """Pages for every position, their addresses in the table, and the angles of the positions."""
-        for slot in set(slots.tolist()):
+    def _make_room(self, reach: dict[int, int]) -> None:
+        """Pages for every position up to the last of each slot, their addresses in the table, and their angles."""
+        for slot, last in reach.items():
             pages = self._slots[slot]
-            needed = int(positions[slots == slot].max()) // PAGE + 1
+            needed = last // PAGE + 1
             if len(pages) < needed or slot >= len(self._table):
                 pages += [self._take_page() for _ in range(needed - len(pages))]
                 self._write_addresses(slot, pages)
-        self._extend_angles(int(positions.max()) + 1)
+        self._extend_angles(max(reach.values()) + 1)
 
     def _take_page(self) -> NDArray[np.float32]:
         if self._free_pages:

@@ -22,6 +22,7 @@ no other.
 from __future__ import annotations
 
 import math
+import platform
 from typing import Any, NamedTuple
 
 import numba
@@ -47,10 +48,12 @@ _MOST_ROWS = 6
 """Rows of one tile."""
 _BLOCK_ROWS = 96
 """Rows that take turns with one panel, so that both stay in the second-level cache."""
-QUERY_ROWS = 12
+QUERY_ROWS = 24
 """Queries (of several tokens, and of the heads that share keys) that read the cache together."""
-_SPINS = 2000
-"""How often a waiting thread looks before it lets others have the processor; about a microsecond."""
+_ROWS_PER_THREAD = 24
+"""With fewer rows for each thread, weights that all threads read cost more than meetings do."""
+_SPINS = 4000
+"""How often a waiting thread looks before it lets others have the processor; some ten microseconds."""
 
 
 FLOAT32, BF16, FP16 = 0, 1, 2
@@ -321,8 +324,9 @@ def _multiply(
 
 
 @numba.njit(nogil=True)
-def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, rows: int, first: int, last: int) -> None:
+def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, first: int, last: int) -> None:
     """y += x times pairs of panels of a matrix [panels, inputs, bytes]."""
+    rows = len(y)
     panel_bytes = matrix.strides[0]
     weights, target = matrix.ctypes.data + 2 * first * panel_bytes, y.ctypes.data + 4 * PAIR * first
     source, x_bytes, y_bytes = x.ctypes.data, x.strides[0], y.strides[0]
@@ -330,14 +334,12 @@ def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, rows: in
 
 
 @numba.njit(nogil=True)
-def _project(
-    stored: int, matrix: UInt8s, bias: Float32s, x: Float32s, y: Float32s, rows: int, first: int, last: int
-) -> None:
+def _project(stored: int, matrix: UInt8s, bias: Float32s, x: Float32s, y: Float32s, first: int, last: int) -> None:
     """y = bias + x times pairs of panels."""
-    for row in range(rows):
+    for row in range(len(y)):
         for column in range(PAIR * first, PAIR * last):
             y[row, column] = bias[column]
-    _add_product(stored, matrix, x, y, rows, first, last)
+    _add_product(stored, matrix, x, y, first, last)
 
 
 @intrinsic
@@ -375,9 +377,24 @@ def _let_others_run(_: Any) -> Any:
     return types.void(), generate
 
 
+@intrinsic
+def _spin(_: Any) -> Any:
+    """Wait a moment without work: a core's other thread, which may be the one waited for, gets its execution units."""
+
+    def generate(context: Any, builder: Any, _: Any, _arguments: Any) -> Any:
+        name, module = "llvm.x86.sse2.pause", builder.module
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            function = module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), []), name)
+            builder.call(function, [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 _count_arrival: Any = _add_one
 _arrivals: Any = _look_at
-_pause: Any = _let_others_run
+_pause: Any = _spin
+_step_back: Any = _let_others_run
 
 
 @numba.njit(nogil=True)
@@ -390,8 +407,10 @@ def _wait_for_others(meeting: Int64s, ranks: int) -> None:
     spins = 0
     while _arrivals(place) < all_here:
         spins += 1
-        if spins > _SPINS:
+        if spins < _SPINS:
             _pause()
+        else:
+            _step_back()
 
 
 @numba.njit(nogil=True)
@@ -662,53 +681,62 @@ def _run(
     rank: int,
     ranks: int,
 ) -> None:
-    """One thread's part of a pass. Tokens of one text stand in its order, each right after the cache's last."""
+    """One thread's part of a pass. Tokens of one text stand in its order, each right after the cache's last.
+
+    Of few rows each thread computes some outputs of all, so that it reads only its part of the weights, and they meet
+    after every stage. Of many rows each has its own and computes all of their outputs: they meet for attention only.
+    """
     rows, layers = len(tokens.ids), len(network.attention_in)
-    stream, normal, projected = scratch.stream[:rows], scratch.normal[:rows], scratch.projected[:rows]
-    attended, gated, activated = scratch.attended[:rows], scratch.gated[:rows], scratch.activated[:rows]
     low, high = rows * rank // ranks, rows * (rank + 1) // ranks
+    own_rows = rows >= ranks * _ROWS_PER_THREAD
+    top, bottom, sharing = (low, high, 1) if own_rows else (0, rows, ranks)
+    part = 0 if own_rows else rank
+    stream, normal, projected = scratch.stream[:rows], scratch.normal[top:bottom], scratch.projected[:rows]
+    attended, gated, activated = scratch.attended[top:bottom], scratch.gated[top:bottom], scratch.activated[top:bottom]
+    here = stream[top:bottom]
     _embed(network, tokens, stream, low, high)
     for layer in range(layers):
-        _normalise_rows(network, 2 * layer, stream, normal, low, high)
-        _wait_for_others(meeting, ranks)
+        _normalise_rows(network, 2 * layer, stream, scratch.normal, low, high)
+        _wait_for_others(meeting, sharing)
         matrix = network.attention_in[layer]
-        first, last = _share(matrix, rank, ranks)
-        _project(network.stored, matrix, network.attention_in_bias[layer], normal, projected, rows, first, last)
-        _wait_for_others(meeting, ranks)
-        for turn in range(rank, rows * network.key_heads, ranks):
-            head = turn % network.key_heads
-            _remember(network, cache, tokens, projected, layer, turn // network.key_heads, head)
+        first, last = _share(matrix, part, sharing)
+        _project(network.stored, matrix, network.attention_in_bias[layer], normal, projected[top:bottom], first, last)
+        _wait_for_others(meeting, sharing)
+        for row in range(low, high):
+            for head in range(network.key_heads):
+                _remember(network, cache, tokens, projected, layer, row, head)
         _wait_for_others(meeting, ranks)
         _attend_all(network, cache, tokens, scratch, layer, rank, ranks)
         _wait_for_others(meeting, ranks)
         matrix = network.attention_out[layer]
-        first, last = _share(matrix, rank, ranks)
-        _add_bias(network.attention_out_bias[layer], stream, first, last)
-        _add_product(network.stored, matrix, attended, stream, rows, first, last)
-        _wait_for_others(meeting, ranks)
-        _normalise_rows(network, 2 * layer + 1, stream, normal, low, high)
-        _wait_for_others(meeting, ranks)
+        first, last = _share(matrix, part, sharing)
+        _add_bias(network.attention_out_bias[layer], here, first, last)
+        _add_product(network.stored, matrix, attended, here, first, last)
+        _wait_for_others(meeting, sharing)
+        _normalise_rows(network, 2 * layer + 1, stream, scratch.normal, low, high)
+        _wait_for_others(meeting, sharing)
         matrix = network.feed_in[layer]
-        first, last = _share(matrix, rank, ranks)
-        _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, rows, first, last)
+        first, last = _share(matrix, part, sharing)
+        _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, first, last)
         _activate(gated, activated, first, last, network.feed_width)
-        _wait_for_others(meeting, ranks)
+        _wait_for_others(meeting, sharing)
         matrix = network.feed_out[layer]
-        first, last = _share(matrix, rank, ranks)
-        _add_bias(network.feed_out_bias[layer], stream, first, last)
-        _add_product(network.stored, matrix, activated, stream, rows, first, last)
-        _wait_for_others(meeting, ranks)
+        first, last = _share(matrix, part, sharing)
+        _add_bias(network.feed_out_bias[layer], here, first, last)
+        _add_product(network.stored, matrix, activated, here, first, last)
+        _wait_for_others(meeting, sharing)
+    _wait_for_others(meeting, ranks)
     for at in range(rank, len(tokens.wanted), ranks):
         row = tokens.wanted[at]
-        for column in range(normal.shape[1]):
-            outputs.feed_forward[at, column] = normal[row, column]
+        for column in range(scratch.normal.shape[1]):
+            outputs.feed_forward[at, column] = scratch.normal[row, column]
         gain, shift = network.gains[2 * layers], network.shifts[2 * layers]
         _normalise(stream[row, : len(gain)], gain, shift, network.centred, network.epsilon, outputs.final[at])
     _wait_for_others(meeting, ranks)
     first, last = _share(network.head, rank, ranks)
     for at in range(len(tokens.wanted)):
         _clear(outputs.logits[at], PAIR * first, PAIR * last)
-    _add_product(network.stored, network.head, outputs.final, outputs.logits, len(tokens.wanted), first, last)
+    _add_product(network.stored, network.head, outputs.final, outputs.logits, first, last)
 
 
 @numba.njit(cache=True, nogil=True)
