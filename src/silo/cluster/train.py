@@ -110,13 +110,13 @@ class _Relay:
     """What workers have to say to the command: how far they are, how it ended."""
 
     def __init__(self) -> None:
-        self._stages: dict[str, tuple[int, int]] = {}
+        self._stages: dict[str, tuple[str, int, int]] = {}
         self._words: list[str] = []
         self._error: SiloError | None = None
         self._summary: dict[str, Any] | None = None
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        self._stages[stage] = (done, total)
+        self._stages[stage.partition("\t")[0]] = (stage, done, total)
 
     def talk(self, text: str) -> None:
         self._words.append(text)
@@ -127,9 +127,9 @@ class _Relay:
     def finish(self, summary: dict[str, Any]) -> None:
         self._summary = summary
 
-    def news(self) -> tuple[dict[str, tuple[int, int]], list[str]]:
-        """What came since somebody last asked."""
-        stages, words = self._stages, self._words
+    def news(self) -> tuple[list[tuple[str, int, int]], list[str]]:
+        """What came since somebody last asked; of every stage how far it is now."""
+        stages, words = list(self._stages.values()), self._words
         self._stages, self._words = {}, []
         return stages, words
 
@@ -142,13 +142,17 @@ def _passing_on(relay: Any, talk: Talk, advance: Advance) -> Iterator[None]:
     """Meanwhile whoever waits is told what the workers say."""
     over = threading.Event()
 
+    def tell() -> None:
+        stages, words = receive(relay.news.remote())
+        for stage, done, total in stages:
+            advance(stage, done, total)
+        for text in words:
+            talk(text)
+
     def pass_on() -> None:
         while not over.wait(_REDRAW_SECONDS):
-            stages, words = receive(relay.news.remote())
-            for stage, (done, total) in stages.items():
-                advance(stage, done, total)
-            for text in words:
-                talk(text)
+            tell()
+        tell()
 
     thread = threading.Thread(target=pass_on, daemon=True)
     thread.start()
