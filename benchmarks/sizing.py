@@ -232,12 +232,12 @@ def _nodes_of(replica: NDArray[np.int64], plan: Plan, per_node: int) -> NDArray[
 
 
 PLANS = (
-    Plan("100 million tokens", 1e8, parts=2),
-    Plan("1 billion tokens", 1e9, parts=16),
-    Plan("1 billion tokens, 64 parts", 1e9, parts=64),
-    Plan("100 billion tokens, 65,536 lists", 1e11, parts=400, lists=65_536),
-    Plan("1 trillion tokens, 4,096 lists", 1e12, parts=4000),
-    Plan("1 trillion tokens, 262,144 lists", 1e12, parts=4000, lists=262_144, batches_per_second=0.5),
+    Plan("100 million tokens", 1e8, parts=8),
+    Plan("1 billion, 16 parts", 1e9, parts=16, batches_per_second=8.0),
+    Plan("1 billion, 64 parts", 1e9, parts=64),
+    Plan("100 billion, 65,536 lists", 1e11, parts=800, lists=65_536, batches_per_second=2.0),
+    Plan("1 trillion, 4,096 lists", 1e12, parts=4000, batches_per_second=0.25),
+    Plan("1 trillion, 262,144 lists", 1e12, parts=4000, lists=262_144, batches_per_second=0.25),
 )
 
 

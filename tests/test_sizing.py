@@ -55,7 +55,7 @@ def test_a_dead_node_loses_nothing_with_two_replicas_and_something_with_one() ->
 
 
 def test_a_cluster_that_is_asked_too_much_falls_behind() -> None:
-    calm, flooded = run(), run(batches_per_second=200.0)
+    calm, flooded = run(parts=64), run(parts=64, batches_per_second=200.0)
     assert calm.busy < 1 < flooded.busy
     assert flooded.p99_ms > 10 * calm.p99_ms
 
