@@ -81,4 +81,7 @@ def _require_answer(address: str) -> None:
 
 def _unreachable(address: str, reason: str) -> SiloError:
     first_line = reason.strip().partition("\n")[0]
+    if address == LOCAL:
+        hint = "a machine that is busy may be too slow to start one: try again, or leave --ray out"
+        return SiloError("cluster-unreachable", f"no Ray cluster starts on this machine: {first_line}"[:600], hint)
     return SiloError("cluster-unreachable", f"no Ray cluster answers at {address}: {first_line}"[:600])
