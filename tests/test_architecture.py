@@ -163,9 +163,9 @@ def wide_seams(source: Path) -> list[str]:
 
 
 def _taker(module: str) -> str:
-    """Whose names are counted: a package's, but every experiment and every verb of a cluster is a user of its own."""
+    """Whose names are counted: a package's, but every experiment is a user of its own."""
     package = module.split(".")[0]
-    return module if package in ("experiments", "cluster") else package
+    return module if package == "experiments" else package
 
 
 def unused_names(source: Path, more: str = "") -> list[str]:

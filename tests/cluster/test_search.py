@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from silo.cluster import search as cluster_search
 from silo.cluster.search import ClusterSearch
-from silo.cluster.searcher import Question, State
 from silo.errors import SiloError
 from silo.inference.predict import open_predictor
 from silo.inference.retrieval import reading
 from silo.inference.score import score_text
+from silo.store.parts.searcher import Question, State
 from silo.store.policy import EVERYTHING
 from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.view import Neighbours
 from silo.text.stream import TokenStream
-from tests.cluster.test_view import POLICIES, assert_same, keys_of, prefixes, text_of
 from tests.inference.world import TEXTS, ids_of, make_model, make_store
 from tests.store.small import SmallEncoder, document, small_store
+from tests.store.test_parts import POLICIES, assert_same, keys_of, prefixes, text_of
 
 QUERIES = int(os.environ.get("SILO_RAY_QUERIES", "300"))
 BATCH = 100

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from silo.cluster.connect import connect, import_ray
-from silo.cluster.searcher import Answer, Question, Searcher, State
-from silo.cluster.view import ClusterView
 from silo.errors import SiloError
+from silo.store.parts.searcher import Answer, Question, Searcher, State
+from silo.store.parts.view import DividedView
 from silo.store.view import View
 
 REPLICAS = 2
@@ -86,7 +86,7 @@ class ClusterSearch:
         self._replicas = [[_Replica(handle) for handle in part] for part in replicas]
         self._groups = groups
         self._guard = threading.RLock()
-        self._views: dict[View, ClusterView] = {}
+        self._views: dict[View, DividedView] = {}
         self._latest: State | None = None
         self._round = 0
         self._failure = ""
@@ -152,7 +152,7 @@ class ClusterSearch:
         with self._guard:
             known = self._views.get(view)
             if known is None:
-                known = self._views[view] = ClusterView(view, len(self._replicas), self.ask)
+                known = self._views[view] = DividedView(view, len(self._replicas), self.ask)
                 self._latest = known.state
                 view.on_close = self._release
                 self._hold()

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silo.cluster.searcher import Question, State
 from silo.search.knn.index import SearchTables
 from silo.search.ngram.index import Holders, Ids, Levels, Match, NextTokens, add_levels, add_next_tokens
 from silo.store.partition import part_of
+from silo.store.parts.searcher import Question, State
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.view import AllowedCounts, Continuations, Neighbours, Passage, View
 from silo.text.words import terms
@@ -39,7 +39,7 @@ class AskParts(Protocol):
     def __call__(self, state: State, question: Question, parts: Sequence[int]) -> list[Any]: ...
 
 
-class ClusterView(View):
+class DividedView(View):
     """Shows what another view shows, and has its questions answered by so many parts."""
 
     def __init__(self, view: View, parts: int, ask: AskParts) -> None:

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from silo.cluster.searcher import Question, Searcher, State
-from silo.cluster.view import ClusterView
+from silo.store.parts.searcher import Question, Searcher, State
+from silo.store.parts.view import DividedView
 from silo.store.policy import EVERYTHING, Policy
 from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.view import EXACT_ROWS, View
 from tests.store.small import SmallEncoder, document, small_store
 
-NEEDS_RAY = False
 PARTS = 3
 SEEDS = np.random.default_rng(11)
 WORDS = [f"{stem}{end}" for stem in ("stone", "river", "cloud", "amber", "wolf") for end in ("", "s", "ed", "ing")]
@@ -55,9 +54,9 @@ class Parts:
         return [answer.value for answer in answers]
 
     @contextmanager
-    def view(self, store: Store) -> Iterator[tuple[View, ClusterView]]:
+    def view(self, store: Store) -> Iterator[tuple[View, DividedView]]:
         with store.reading() as view:
-            yield view, ClusterView(view, PARTS, self.ask)
+            yield view, DividedView(view, PARTS, self.ask)
 
 
 @pytest.fixture(scope="module")
