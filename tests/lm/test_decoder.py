@@ -77,14 +77,14 @@ def test_long_texts_are_read_in_parts_while_short_ones_are_answered(model: Decod
     rounds: list[list[int]] = []
     waiting = readings
     while waiting:
-        found = dict(zip(waiting, read_together(waiting, spare=10), strict=True))
-        rounds.append([len(reading.texts[0]) for reading, outputs in found.items() if outputs])
-        for reading, outputs in found.items():
+        found = list(zip(waiting, read_together(waiting, spare=10), strict=True))
+        rounds.append([len(reading.texts[0]) for reading, outputs in found if outputs])
+        for reading, outputs in found:
             fresh = model.decoder("ffn").read(reading.texts[0])
             if outputs is not None:
                 assert np.array_equal(outputs[0].probabilities, fresh.probabilities)
                 assert np.array_equal(outputs[0].key, fresh.key)
-        waiting = [reading for reading, outputs in found.items() if outputs is None]
+        waiting = [reading for reading, outputs in found if outputs is None]
     assert rounds[0] == [1, 3]
     assert [length for ended in rounds for length in ended] == [1, 3, 30, 50]
     assert len(rounds) == 7
