@@ -20,6 +20,7 @@ NEEDED = (
     "accelerate",
     "cryptography",
     "faiss-cpu",
+    "fsspec",
     "gguf",
     "jinja2",
     "license-expression",
