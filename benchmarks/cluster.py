@@ -28,7 +28,7 @@ from silo.store.store import Store
 ROOT = Path(__file__).parent.parent
 K = 1024
 BATCHES = (1, 512)
-NODE = {"num_cpus": 2, "num_gpus": 0, "object_store_memory": 200 << 20, "node_ip_address": "127.0.0.1"}
+NODE: dict[str, Any] = {"num_cpus": 2, "num_gpus": 0, "object_store_memory": 200 << 20, "node_ip_address": "127.0.0.1"}
 
 
 def main() -> int:
