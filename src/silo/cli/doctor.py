@@ -43,6 +43,7 @@ EXTRAS = {
     "hub": ("huggingface_hub", "Hugging Face hub data sets as a source"),
     "serve": ("fastapi", "silo serve"),
     "ray": ("ray", "several machines: --ray"),
+    "s3": ("s3fs", "stores and corpora on S3"),
 }
 
 
