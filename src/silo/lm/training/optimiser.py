@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from silo.lm.training.muon import Muon
 from silo.recipe import TrainRecipe
 
 
@@ -25,7 +26,7 @@ class Optimiser:
         adam = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), eps=1e-8, fused=True)
         self.parts: list[Any] = [adam]
         if inner:
-            self.parts.append(torch.optim.Muon(inner, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"))
+            self.parts.append(Muon(inner, weight_decay=recipe.weight_decay))
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""
