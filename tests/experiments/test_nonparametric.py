@@ -79,6 +79,24 @@ def test_what_is_known_needs_neither_models_nor_stores(lab: Lab, tmp_path: Path)
     assert not (bare.folder / "models").exists() and not (bare.folder / "stores").exists()
 
 
+def test_some_of_the_models_are_run_alone(lab: Lab, tmp_path: Path) -> None:
+    _write_recipe(lab, '"notes"')
+    recipe = lab.recipes / "nonparametric.toml"
+    recipe.write_text(recipe.read_text().replace('["pdsw"]', '["pdsw", "smollm2"]'))
+    alone = reopen(lab, models=["pdsw"])
+    result, _ = run_experiment(alone, "nonparametric")
+    assert list(result.facts["domains"]) == ["pdsw"]
+    write_report(lab.folder / "results", tmp_path, EXPERIMENTS)
+    report = (tmp_path / "report.md").read_text()
+    assert "`silo experiment nonparametric --models pdsw`" in report
+    assert "Not measured yet: corpus-stats," in report
+    with pytest.raises(SiloError, match="has no model pd") as caught:
+        run_experiment(reopen(lab, models=["pd", "pdsw"]), "nonparametric")
+    assert caught.value.hint == "it has pdsw, smollm2"
+    with pytest.raises(SiloError, match="usage"):
+        run_experiment(alone, "corpus-stats")
+
+
 def test_models_that_are_not_there_are_asked_for(lab: Lab) -> None:
     with pytest.raises(SiloError, match="input-missing") as caught:
         lab.model("smollm2")

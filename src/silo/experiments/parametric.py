@@ -74,7 +74,7 @@ class Comparison:
 def run(lab: Lab, name: str) -> Result:
     """Every model on validation and test text of every domain."""
     recipe = lab.recipe(name, Recipe)
-    models = {model: lab.find_model(model) for model in recipe.models}
+    models = {model: lab.find_model(model) for model in (*recipe.models, recipe.reference)}
     domains = [domain for domain in recipe.domains if domain in lab.sizes] or list(lab.sizes)
     splits = {"test": recipe.test_tokens, "validation": recipe.validation_tokens}
     found = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,5 +48,9 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     """Run an experiment, or what of it is not measured yet, and keep its result."""
     from silo.experiments.harness.result import save_result
 
-    result: Result = import_module(f"silo.experiments.{find_experiment(name)}").run(lab, name)
+    module = import_module(f"silo.experiments.{find_experiment(name)}")
+    lab.require_models(name)
+    result: Result = module.run(lab, name)
+    if lab.models:
+        result = replace(result, options=f" --models {','.join(lab.models)}")
     return result, save_result(lab.kept / "results", result)

@@ -70,7 +70,8 @@ class Lab:
     """One folder of experiments over one folder of data; keys in a recipe of `changes` replace those of `recipes`.
 
     `kept` is where measurements and results are, if not in the same folder. `workers` build the corpus (0: one for each
-    core), `codec` is how codecs are learned; both are for small labs.
+    core), `codec` is how codecs are learned; both are for small labs. `models`, if not empty, are the only ones that an
+    experiment with several of them runs.
     """
 
     def __init__(
@@ -83,20 +84,35 @@ class Lab:
         kept: Path | None = None,
         workers: int = 0,
         codec: CodecSettings = DEFAULT_CODEC,
+        models: Sequence[str] = (),
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes, self.changes = folder.absolute(), data, recipes, changes
         self.kept = (kept or folder).absolute()
-        self.workers, self.codec_settings = workers, codec
+        self.workers, self.codec_settings, self.models = workers, codec, models
         self.talk, self.advance = talk, advance
 
     def recipe(self, name: str, kind: type[T]) -> T:
-        """The recipe of that name."""
+        """The recipe of that name, with the chosen ones of its models."""
+        content = self._recipe_content(name)
+        if self.models and "models" in content:
+            content["models"] = [model for model in content["models"] if model in self.models]
+        return parse_recipe(content, kind, where=f"{name}.toml")
+
+    def require_models(self, name: str) -> None:
+        """Refuse to leave out models of an experiment that does not have those that were chosen."""
+        known = self._recipe_content(name).get("models", ())
+        missing = sorted(set(self.models) - set(known))
+        if missing:
+            hint = f"it has {', '.join(known)}" if known else "it has no list of models to choose from"
+            raise SiloError("usage", f"{name} has no model {', '.join(missing)}", hint)
+
+    def _recipe_content(self, name: str) -> dict[str, Any]:
         content = read_toml(self.recipes / f"{name}.toml")
         if self.changes and (self.changes / f"{name}.toml").exists():
             content |= read_toml(self.changes / f"{name}.toml")
-        return parse_recipe(content, kind, where=f"{name}.toml")
+        return content
 
     def cell(self, kind: str, key: Mapping[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What was measured under this key, now or in an earlier run."""

@@ -31,7 +31,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`paper` is the table or figure it answers to, `differences` where and why ours is not the paper's."""
+    """`paper` is the table or figure it answers to, `differences` where and why ours is not the paper's.
+
+    `options` are those of `silo experiment NAME` that repeat it.
+    """
 
     name: str
     question: str
@@ -41,6 +44,12 @@ class Result:
     tables: tuple[Table, ...]
     facts: dict[str, Any] = field(default_factory=dict)
     plot: bytes = b""
+    options: str = ""
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return f"silo experiment {self.name}{self.options}"
 
 
 def save_result(folder: Path, result: Result) -> Path:
