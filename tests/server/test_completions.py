@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from silo.inference.session import Session, open_session
-from silo.server.attribution import Attributions, KeptAttribution
+from silo.server.answers.attribution import Attributions, KeptAttribution
 from tests.inference.world import TEXTS
 from tests.server.conftest import Served
 
@@ -194,10 +194,10 @@ def test_attributions_are_there_for_whoever_asked(served: Served) -> None:
 def test_kept_attributions_are_bounded_however_many_choices_a_request_has() -> None:
     kept = Attributions(600)
     for number in range(100):
-        kept.keep(f"cmpl-{number}", "reader", [KeptAttribution(1.0, (), ())] * 64)
+        kept.keep(f"cmpl-{number}", "reader", [KeptAttribution(1.0, ())] * 64)
     assert kept.find("cmpl-35", "reader") is None
     assert len(kept.find("cmpl-36", "reader") or ()) == 64
-    kept.keep("cmpl-more", "reader", [KeptAttribution(1.0, (), ())])
+    kept.keep("cmpl-more", "reader", [KeptAttribution(1.0, ())])
     assert kept.find("cmpl-36", "reader") is None
     assert kept.find("cmpl-37", "reader") is not None
 

@@ -19,8 +19,8 @@ from silo.inference.predict import Predictor
 from silo.inference.settings import Settings, parse_method
 from silo.lm.windows import Window
 from silo.server.access import LOCAL
+from silo.server.answers.generation import Batch, Text, Wanted
 from silo.server.engine import END, Engine, Request, Slots
-from silo.server.generation import Batch, Text, Wanted
 from silo.server.metrics import Metrics
 from silo.server.problems import Problem
 from silo.store.policy import Policy

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 from silo.cluster.connect import connect, import_ray
 from silo.errors import SiloError
+from silo.files import fingerprint
 from silo.store.parts.searcher import Answer, Question, Searcher, State
 from silo.store.parts.view import DividedView
 from silo.store.view import View
@@ -30,6 +31,7 @@ from silo.store.view import View
 REPLICAS = 2
 """Searchers of each part, on different nodes, where there are as many nodes."""
 NAMESPACE = "silo"
+_PREFIX = "silo-search"
 _HEDGE_SECONDS, _HEDGE_SECONDS_PER_KEY = 0.25, 0.01
 """After so long, with time for every key, a question is put to the other searcher too; then after twice as long."""
 _PAUSE_SECONDS, _LONGEST_PAUSE = 0.005, 0.5
@@ -52,7 +54,23 @@ class Placement:
 
     def actor(self, part: int, replica: int) -> str:
         """The name of a searcher."""
-        return f"silo-search-{self.name}-{part}-{replica}"
+        return f"{self.group(part)}-{replica}"
+
+    def group(self, part: int) -> str:
+        """The name of the places of a part's searchers."""
+        return f"{_PREFIX}-{self.name}-{part}"
+
+    @classmethod
+    def lasting(cls, name: str) -> Placement | None:
+        """The searchers that are on the cluster under a name, if there are any."""
+        import_ray()
+        from ray.util import list_named_actors
+
+        known = [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
+        places = [actor.split("-")[-2:] for actor in known if actor.startswith(f"{_PREFIX}-{name}-")]
+        if not places:
+            return None
+        return cls(name, *(max(int(place[at]) for place in places) + 1 for at in (0, 1)))
 
 
 @dataclass(eq=False)
@@ -92,16 +110,26 @@ class ClusterSearch:
         self._failure = ""
 
     @classmethod
-    def place(cls, root: Path, *, parts: int = 0, replicas: int = REPLICAS, cpus: float = 1.0) -> ClusterSearch:
-        """Start searchers for a store, which every node finds under this path; without `parts`, one for each node."""
+    def place(
+        cls, root: Path, *, parts: int = 0, replicas: int = REPLICAS, cpus: float = 1.0, lasting: str = ""
+    ) -> ClusterSearch:
+        """Start searchers for a store, which every node finds under this path; without `parts`, one for each node.
+
+        With a name, `lasting`, they outlive this process: `place_lasting` finds them, `end_lasting` ends them.
+        """
         ray = import_ray()
         from ray.util.placement_group import placement_group
 
         nodes = sum(1 for node in ray.nodes() if node["Alive"])
-        placement = Placement(secrets.token_hex(8), parts or nodes, min(replicas, nodes))
+        placement = Placement(lasting or secrets.token_hex(8), parts or nodes, min(replicas, nodes))
         room = [{"CPU": cpus}] * placement.replicas
-        groups = [placement_group(room, strategy="STRICT_SPREAD") for _ in range(placement.parts)]
-        placed = cls(placement, [_start(root, placement, part, group) for part, group in enumerate(groups)], groups)
+        life = "detached" if lasting else None
+        groups = [
+            placement_group(room, strategy="STRICT_SPREAD", name=placement.group(part), lifetime=life)
+            for part in range(placement.parts)
+        ]
+        started = [_start(root, placement, part, group, life) for part, group in enumerate(groups)]
+        placed = cls(placement, started, groups)
         placed._require_ready()
         return placed
 
@@ -317,7 +345,33 @@ def placing(address: str, *, parts: int = 0) -> Iterator[Callable[[Path], Cluste
                 search.close()
 
 
-def _start(root: Path, placement: Placement, part: int, group: Any) -> list[Any]:
+def place_lasting(application: str, root: Path, parts: int) -> ClusterSearch:
+    """Searchers of a store for several processes of an application, which come and go: they are found or started."""
+    name = _lasting_name(application, root)
+    known = Placement.lasting(name)
+    return ClusterSearch.find(known) if known else ClusterSearch.place(root.absolute(), parts=parts, lasting=name)
+
+
+def end_lasting(application: str, roots: Iterable[Path]) -> None:
+    """End the searchers of an application."""
+    ray = import_ray()
+    from ray.util.placement_group import get_placement_group, remove_placement_group
+
+    for root in roots:
+        placement = Placement.lasting(_lasting_name(application, root))
+        if placement is None:
+            continue
+        for replica in ClusterSearch.find(placement)._every():
+            ray.kill(replica.handle)
+        for part in range(placement.parts):
+            remove_placement_group(get_placement_group(placement.group(part)))
+
+
+def _lasting_name(application: str, root: Path) -> str:
+    return fingerprint([application, str(root.absolute())])[:16]
+
+
+def _start(root: Path, placement: Placement, part: int, group: Any, life: str | None) -> list[Any]:
     """Start the searchers of one part, each in its place of a placement group: Ray keeps those on different nodes."""
     ray = import_ray()
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -329,6 +383,7 @@ def _start(root: Path, placement: Placement, part: int, group: Any) -> list[Any]
             "max_restarts": -1,
             "name": placement.actor(part, replica),
             "namespace": NAMESPACE,
+            "lifetime": life,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=replica),
         }
         started = ray.remote(Searcher).options(**options)

@@ -26,10 +26,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from silo import __version__
+from silo.cluster.http import Tell
 from silo.cluster.search import placing
 from silo.errors import SiloError
 from silo.server.access import Key, KeyRing, Role
-from silo.server.attribution import Attributions
+from silo.server.answers.attribution import Attributions
 from silo.server.config import ServerRecipe, is_loopback, require_servable
 from silo.server.engine import Engine
 from silo.server.jobs import Jobs
@@ -156,10 +157,10 @@ def _caller(request: Request) -> Key | None:
         raise Problem(503, "keys-invalid", "keys cannot be checked now; the server's log says more") from None
 
 
-def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None) -> FastAPI:
+def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None, tell: Tell | None = None) -> FastAPI:
     """Open everything that a recipe names and put it behind the routes; the engine runs while the application does.
 
-    `place` says who searches the stores, where this process does not.
+    `place` says who searches the stores, where this process does not; `tell` is of one that only writes texts.
     """
     require_servable(recipe)
     ring = KeyRing(Path(recipe.keys) if recipe.keys else None)
@@ -173,6 +174,7 @@ def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None) -> Fast
         Jobs(Path(recipe.home) / "jobs", worker.run, worker.holds),
         metrics,
         recipe.limits,
+        tell,
     )
     app = make_app()
     app.state.service = service
@@ -205,7 +207,8 @@ def make_app() -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     service.engine.start()
-    service.jobs.start()
+    if service.tell is None:
+        service.jobs.start()
     try:
         yield
     finally:
@@ -295,8 +298,7 @@ def serve(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None
 
 
 def _run(app: FastAPI, recipe: ServerRecipe, announce: Callable[[str], None]) -> None:
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    _log_to_stderr()
+    prepare_process()
     config = uvicorn.Config(
         app,
         host=recipe.host,
@@ -327,8 +329,9 @@ class _AnnouncedServer(uvicorn.Server):
             self._announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def _log_to_stderr() -> None:
-    """One JSON object per request; uvicorn's own lines only where something is wrong."""
+def prepare_process() -> None:
+    """Let threads take turns as the engine needs it, and write one JSON object per request to stderr."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     _LOG.addHandler(handler)

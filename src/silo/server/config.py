@@ -64,7 +64,7 @@ class ServerRecipe:
     `hosts` are names under which a reverse proxy passes requests on; `home` holds tuned settings and the jobs;
     `threads` is how many cores the networks may use, all at 0; `corpora` are for the operator to look at. `ray` is the
     address of a cluster that searches the stores, "" for this process; `parts` is into how many parts it divides each,
-    one for each of its nodes at 0.
+    one for each of its nodes at 0; `replicas` are processes of the cluster that write texts, this one alone at 0.
     """
 
     models: dict[str, ModelRecipe] = field(default_factory=dict)
@@ -77,6 +77,7 @@ class ServerRecipe:
     threads: int = 0
     ray: str = ""
     parts: int = 0
+    replicas: int = 0
     limits: Limits = field(default_factory=Limits)
 
 
@@ -137,6 +138,10 @@ def require_servable(recipe: ServerRecipe) -> None:
         raise SiloError("usage", f"{recipe.port} is not a port", "ports are 0 to 65,535, and 0 takes any that is free")
     if recipe.parts < 0 or (recipe.parts and not recipe.ray):
         raise SiloError("usage", "--parts says into how many parts a cluster divides each store", "it belongs to --ray")
+    if recipe.replicas < 0 or (recipe.replicas and not recipe.ray):
+        raise SiloError("usage", "--replicas says how many processes of a cluster write texts", "it belongs to --ray")
+    if recipe.replicas and not recipe.port:
+        raise SiloError("usage", "a cluster's server needs a port of its own", "give one with --port")
     if not is_loopback(recipe.host) and not recipe.keys:
         message = f"{recipe.host} can be reached from other machines, and there are no keys"
         raise SiloError("usage", message, "make keys with `silo keys create FILE` and pass --keys FILE")

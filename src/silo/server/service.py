@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from silo.cluster.http import Tell
 from silo.server.access import Key, KeyRing
-from silo.server.attribution import Attributions
+from silo.server.answers.attribution import Attributions, KeptAttribution
 from silo.server.config import Limits
 from silo.server.engine import Engine
 from silo.server.jobs import Jobs
@@ -28,6 +29,15 @@ class Service:
     jobs: Jobs
     metrics: Metrics
     limits: Limits
+    tell: Tell | None = None
+    """The way to the process that shows attributions and takes up jobs, where this one only writes texts."""
+
+    async def keep(self, answer: str, caller: str, choices: list[KeptAttribution]) -> None:
+        """Let a caller ask for the attribution of an answer for a while."""
+        if self.tell is not None:
+            await self.tell((answer, caller, choices))
+        else:
+            self.attributions.keep(answer, caller, choices)
 
     def model(self, name: str) -> ServedModel:
         """The model of a name."""

@@ -29,6 +29,12 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--guard", type=int, metavar="N", help="a limit on all requests, beside those of the file")
     parser.add_argument("--ray", metavar="ADDRESS", help="search the stores on a Ray cluster: HOST:PORT, auto or local")
     parser.add_argument("--parts", type=int, metavar="N", help="with --ray: parts of each store; one for each node")
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="with --ray: processes of the cluster that write texts, each with a model",
+    )
     show.add_device(parser)
     parser.set_defaults(run=_serve)
 
@@ -37,6 +43,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     recipe = _recipe(arguments)
     try:
         from silo.server.app import serve
+        from silo.server.replicas import serve_replicas
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
             raise
@@ -49,7 +56,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         show.say(f"serving {', '.join(recipe.models)} at {address}/v1", quiet=arguments.quiet)
         show.say(f"the page: {address}/", quiet=arguments.quiet)
 
-    serve(recipe, announce)
+    (serve_replicas if recipe.replicas else serve)(recipe, announce)
     return 0
 
 
@@ -64,7 +71,7 @@ def _recipe(arguments: argparse.Namespace) -> ServerRecipe:
         recipe = add_model(recipe, arguments.model, arguments.store)
     elif arguments.store:
         raise SiloError("usage", "--store belongs to --model", "name the model too")
-    names = {"host", "port", "keys", "home", "threads", "ray", "parts"}
+    names = {"host", "port", "keys", "home", "threads", "ray", "parts", "replicas"}
     if arguments.config:
         names -= arguments.stated  # a file that is named counts more than one that is found
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

@@ -15,13 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
 from silo.inference.generate import Step
-from silo.server.generation import Text, Wanted, plan_texts, refuse_long
+from silo.server.answers.generation import Text, Wanted, plan_texts, refuse_long
+from silo.server.answers.replies import Envelope, chat_logprob
+from silo.server.answers.writing import Item, Writer
 from silo.server.models import ServedModel
 from silo.server.options import Body, GenerateRequest, header_options, unkept
 from silo.server.problems import Problem
-from silo.server.replies import Envelope, chat_logprob
 from silo.server.service import caller_of, service_of
-from silo.server.writing import Item, Writer
 from silo.text.chat import Message
 
 _MAX_TOKENS = 512

@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 
 from silo.inference.answer import Answer
 from silo.inference.generate import Step
-from silo.server.generation import Text, Wanted, plan_texts
+from silo.server.answers.generation import Text, Wanted, plan_texts
+from silo.server.answers.replies import CompletionLogprobs, Envelope
+from silo.server.answers.writing import Item, Writer
 from silo.server.options import CompletionRequest, header_options
-from silo.server.replies import CompletionLogprobs, Envelope
 from silo.server.service import caller_of, service_of
-from silo.server.writing import Item, Writer
 
 _MAX_TOKENS = 16
 

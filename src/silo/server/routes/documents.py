@@ -27,11 +27,11 @@ from silo.progress import Advance
 from silo.recipe import SourceRecipe
 from silo.records import Document, Quarantined, Tier
 from silo.server.access import Key, Permission
+from silo.server.answers.replies import log_page
 from silo.server.jobs import WAITING, Job, give_way
 from silo.server.models import Catalogue
 from silo.server.options import Body
 from silo.server.problems import Problem, missing, naming
-from silo.server.replies import log_page
 from silo.server.service import Service, caller_of, service_of
 from silo.sources import plan, read_documents
 from silo.sources.reader.fields import text_id

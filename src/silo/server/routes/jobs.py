@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from silo.server.answers.replies import DONE, event
 from silo.server.jobs import Job
 from silo.server.problems import missing
-from silo.server.replies import DONE, event
 from silo.server.service import caller_of, service_of
 
 _LOOK_SECONDS = 5.0

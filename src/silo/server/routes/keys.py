@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from silo.server.access import Permission, Role, create_key, read_key_log, revoke_key
+from silo.server.answers.replies import log_page
 from silo.server.options import Body
 from silo.server.problems import Problem, missing
-from silo.server.replies import log_page
 from silo.server.service import caller_of, service_of
 
 _PAGE = 100

@@ -17,10 +17,10 @@ from silo.inference.asking.asks import Asking
 from silo.inference.asking.choose import TokenScore
 from silo.inference.predict import Predictor
 from silo.inference.session import Session
+from silo.server.answers.generation import encode_prompt
 from silo.server.config import Limits
 from silo.server.engine import END
 from silo.server.engine import Request as EngineRequest
-from silo.server.generation import encode_prompt
 from silo.server.models import ServedModel
 from silo.server.problems import Problem, naming
 from silo.server.routes.documents import SelectorBody, own_part, selector_of

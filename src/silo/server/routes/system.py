@@ -49,10 +49,11 @@ def show_caller(request: Request) -> dict[str, Any]:
 
 def show_attribution(request: Request, answer: str) -> dict[str, Any]:
     """Document ids and shares of an answer of the last minutes, for whoever asked for it; erased ones have no id."""
-    kept = service_of(request).attributions.find(answer, caller_of(request).id)
+    service = service_of(request)
+    kept = service.attributions.find(answer, caller_of(request).id)
     if kept is None:
         raise missing("answer")
-    return {"id": answer, "choices": [item.as_json() for item in kept]}
+    return {"id": answer, "choices": [item.as_json(service.catalogue.stores) for item in kept]}
 
 
 def health() -> dict[str, str]:

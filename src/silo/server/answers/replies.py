@@ -14,7 +14,7 @@ import numpy as np
 from silo.files import fingerprint
 from silo.inference.asking.choose import TokenScore
 from silo.inference.generate import Step
-from silo.server.generation import Text
+from silo.server.answers.generation import Text
 from silo.store.erasure.log import Entry
 from silo.store.store import Store
 

@@ -24,7 +24,7 @@ from silo.inference.predict import Predictor, offered_methods
 from silo.inference.session import Session
 from silo.inference.settings import parse_method
 from silo.server.access import Key, Permission
-from silo.server.attribution import Attribution, KeptAttribution, cite_passages
+from silo.server.answers.attribution import Attribution, KeptAttribution, cite_passages
 from silo.server.config import Limits
 from silo.server.engine import END, Engine, Request
 from silo.server.metrics import Metrics

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from silo.inference.answer import Answer
 from silo.inference.ask.conversation import Conversation
@@ -21,6 +21,7 @@ from silo.inference.generate import Step
 from silo.inference.predict import Predictor
 from silo.store.store import Store
 
+StoreName = TypeVar("StoreName", str, int)
 _PER_TOKEN, _PER_SPAN = 8, 8
 _LISTED = 256
 _KEPT = 4096
@@ -68,7 +69,8 @@ class Attribution:
         tokens = max(1, len(answer.tokens))
         for item in (*answer.totals.documents(_NAMED_SHARE * tokens), *answer.context):
             self._number(item)
-        documents, held, shares = [], held_of(self._stores, self._numbers), answer.totals.shares_of(self._numbers)
+        documents = []
+        held, shares = held_of(dict(enumerate(self._stores)), self._numbers), answer.totals.shares_of(self._numbers)
         for (store, name), number in self._numbers.items():
             share = shares[store, name] / tokens
             if (store, name) in held:
@@ -97,9 +99,9 @@ class Attribution:
         return spans
 
 
-def held_of(stores: Sequence[Store], places: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Those of some documents, each with the number of its store, that are there now and not being erased."""
-    names: dict[int, list[str]] = defaultdict(list)
+def held_of(stores: Mapping[StoreName, Store], places: Iterable[tuple[StoreName, str]]) -> set[tuple[StoreName, str]]:
+    """Those of some documents, each with the name or number of its store, that are there now and not being erased."""
+    names: dict[StoreName, list[str]] = defaultdict(list)
     for store, name in places:
         names[store].append(name)
     return {(store, name) for store, listed in names.items() for name in stores[store].held(listed)}
@@ -120,22 +122,22 @@ def cite_passages(
 
 @dataclass(frozen=True, slots=True)
 class KeptAttribution:
-    """Of one choice: the model's share, and each document's with the store it is in."""
+    """Of one choice: the model's share, and each document's with the name of the store it is in."""
 
     lm_share: float
-    stores: Sequence[Store]
-    documents: tuple[tuple[int, str, float], ...]
+    documents: tuple[tuple[str, str, float], ...]
 
     @classmethod
     def of(cls, answer: Answer, stores: Sequence[Store]) -> KeptAttribution:
         """Ids and shares, and nothing else."""
         tokens = max(1, len(answer.tokens))
         listed = (*answer.totals.documents(most=_LISTED), *answer.context)[:_LISTED]
-        return cls(answer.lm_share, stores, tuple((item.store, item.document, item.share / tokens) for item in listed))
+        names = [store.root.absolute().name for store in stores]
+        return cls(answer.lm_share, tuple((names[item.store], item.document, item.share / tokens) for item in listed))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, stores: Mapping[str, Store]) -> dict[str, Any]:
         """What is left of it now: shares of documents that were erased are added up without their ids."""
-        held = held_of(self.stores, ((store, name) for store, name, _ in self.documents))
+        held = held_of(stores, ((store, name) for store, name, _ in self.documents))
         here = [{"document": name, "share": share} for store, name, share in self.documents if (store, name) in held]
         erased = sum(share for store, name, share in self.documents if (store, name) not in held)
         return {"lm_share": self.lm_share, "documents": here, "erased_share": erased}

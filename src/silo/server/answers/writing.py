@@ -15,10 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from silo.inference.answer import Answer
 from silo.inference.asking.choose import TokenScore
 from silo.inference.generate import Step
-from silo.server.attribution import KeptAttribution
-from silo.server.generation import Batch, Text
+from silo.server.answers.attribution import KeptAttribution
+from silo.server.answers.generation import Batch, Text
+from silo.server.answers.replies import DONE, Envelope, event, usage_of
 from silo.server.problems import Problem, problem_of
-from silo.server.replies import DONE, Envelope, event, usage_of
 from silo.server.service import caller_of, client_of, service_of
 
 _LOOK_SECONDS = 0.25
@@ -129,7 +129,7 @@ class Writer:
         self._kept[text.index] = kept
         if len(self._kept) == len(self._texts):
             choices = [self._kept[index] for index in sorted(self._kept)]
-            self._service.attributions.keep(self._envelope.id, caller_of(self._request).id, choices)
+            await self._service.keep(self._envelope.id, caller_of(self._request).id, choices)
         return answer, owed
 
     def _note_unfinished(self) -> None:

@@ -1,0 +1,93 @@
+"""The server on Ray Serve: writers of texts, and a desk that changes stores and keeps what clients ask about later.
+
+Desk and writers are the same application over the same recipe. A writer takes up no jobs and tells the desk what its
+answers are owed to. Both have the stores searched by searchers that outlive them.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from silo.cluster.connect import connect
+from silo.cluster.http import APPLICATION, Hosted, Plan, Reply, Tell, deployed, make_application
+from silo.cluster.search import ClusterSearch, end_lasting, place_lasting
+from silo.server.app import build_app, prepare_process
+from silo.server.config import ServerRecipe, read_config, require_servable
+from silo.server.problems import Problem
+
+SHARED = frozenset({"/v1/completions", "/v1/chat/completions", "/mcp", "/tokenize", "/detokenize"})
+"""What writers answer: it takes long or comes often, and changes nothing."""
+_BUSY = Problem(429, "overloaded", "too many requests are waiting", hint="try again later")
+_AWAY = Problem(503, "cluster-unavailable", "no replica answers now", hint="try again later")
+
+
+def serve_replicas(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
+    """Serve through the cluster until SIGINT or SIGTERM; what is under way is finished first."""
+    plan, stopped = make_plan(recipe), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    with connect(recipe.ray):
+        try:
+            with deployed(plan, host=recipe.host, port=recipe.port):
+                announce(f"http://{f'[{recipe.host}]' if ':' in recipe.host else recipe.host}:{recipe.port}")
+                stopped.wait()
+        finally:
+            end_lasting(APPLICATION, {Path(store) for model in recipe.models.values() for store in model.stores})
+
+
+def make_plan(recipe: ServerRecipe) -> Plan:
+    """What is deployed for a recipe."""
+    require_servable(recipe)
+    limits = recipe.limits
+    return Plan(
+        partial(_build_desk, recipe),
+        partial(_build_writer, recipe),
+        writers=max(1, recipe.replicas),
+        shared=SHARED,
+        ongoing=limits.slots,
+        queued=limits.queue,
+        body_bytes=limits.body_bytes,
+        busy=_reply(_BUSY),
+        away=_reply(_AWAY),
+        cpus=max(1, recipe.threads),
+        drain_seconds=limits.drain_seconds,
+    )
+
+
+def application(arguments: dict[str, str]) -> Any:
+    """For Ray's own tools: `serve run silo.server.replicas:application config=FILE`, `import_path` of a RayService."""
+    return make_application(make_plan(read_config(Path(arguments["config"]))))
+
+
+def _build_desk(recipe: ServerRecipe) -> Hosted:
+    app = _build(recipe, None)
+    attributions = app.state.service.attributions
+    return Hosted(app, app.router.lifespan_context(app), lambda told: attributions.keep(*told))
+
+
+def _build_writer(recipe: ServerRecipe, tell: Tell) -> Hosted:
+    app = _build(recipe, tell)
+    return Hosted(app, app.router.lifespan_context(app))
+
+
+def _build(recipe: ServerRecipe, tell: Tell | None) -> Any:
+    prepare_process()
+
+    def place(root: Path) -> ClusterSearch:
+        return place_lasting(APPLICATION, root, recipe.parts)
+
+    app = build_app(recipe, place, tell)
+    gc.collect()
+    gc.freeze()
+    return app
+
+
+def _reply(problem: Problem) -> Reply:
+    response = problem.response()
+    return Reply(response.status_code, bytes(response.body), tuple(response.raw_headers))
