@@ -32,6 +32,7 @@ NOT_RUN = {
     "make test-page": "installs and runs tests/page",
     "make test-ray": "installs and runs tests/cluster",
     "ray ": "starts processes that stay; tests/cluster starts three nodes and ends them",
+    "serve run": "runs until it is stopped; tests/cluster/test_http.py deploys the same application",
     "silo serve": "runs until it is stopped; tests/server starts and stops it",
     "silo eval harness": "needs the extra lm-eval; tests/server/test_harness.py runs it",
     "silo mcp": "talks to a client until that leaves; tests/server/test_mcp.py does",

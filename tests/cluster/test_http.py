@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -197,3 +198,17 @@ def test_a_desk_that_ends_comes_back_with_its_searchers(server: Server) -> None:
         assert found.headers["retry-after"]
     assert found.status_code == 200
     assert {actor["name"] for actor in _named("silo-search")} == searchers
+
+
+def test_ray_writes_its_own_file_of_the_application(server: Server, tmp_path: Path) -> None:
+    import yaml
+    from ray.serve.schema import ServeDeploySchema
+
+    config = Path(server.recipe.keys).parent / "silo.toml"
+    lines = f"from silo.server.replicas import application\napp = application({{'config': {str(config)!r}}})\n"
+    (tmp_path / "deployment.py").write_text(lines)
+    command = [str(Path(sys.executable).parent / "serve"), "build", "deployment:app", "-o", "serve.yaml"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    made = ServeDeploySchema.parse_obj(yaml.safe_load((tmp_path / "serve.yaml").read_text()))
+    replicas = {item.name: item.num_replicas for item in made.applications[0].deployments}
+    assert replicas == {"desk": 1, "writers": 2, "front": 2}

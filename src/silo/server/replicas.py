@@ -17,6 +17,7 @@ from typing import Any
 from silo.cluster.connect import connect
 from silo.cluster.http import APPLICATION, Hosted, Plan, Reply, Tell, deployed, make_application
 from silo.cluster.search import ClusterSearch, end_lasting, place_lasting
+from silo.errors import SiloError
 from silo.server.app import build_app, prepare_process
 from silo.server.config import ServerRecipe, read_config, require_servable
 from silo.server.problems import Problem
@@ -61,8 +62,15 @@ def make_plan(recipe: ServerRecipe) -> Plan:
 
 
 def application(arguments: dict[str, str]) -> Any:
-    """For Ray's own tools: `serve run silo.server.replicas:application config=FILE`, `import_path` of a RayService."""
-    return make_application(make_plan(read_config(Path(arguments["config"]))))
+    """For Ray's own tools, which choose the address themselves, so that there must be keys.
+
+    `serve run silo.server.replicas:application config=FILE` deploys it, a RayService names it and its `args`.
+    """
+    recipe = read_config(Path(arguments["config"]))
+    if not recipe.keys:
+        message = "Ray Serve may listen where other machines reach it, and there are no keys"
+        raise SiloError("usage", message, "make keys with `silo keys create FILE` and name the file as `keys`")
+    return make_application(make_plan(recipe))
 
 
 def _build_desk(recipe: ServerRecipe) -> Hosted:
