@@ -120,6 +120,11 @@ class DomainFigures:
         figure: Floats = self._resamples.total(sums) / np.maximum(self._total(self.sums.tokens, ()), 1)
         return figure
 
+    def ratio(self, row: str, matches: Sequence[str] = ()) -> Floats:
+        """To the perplexity of the language model alone."""
+        figure: Floats = self.perplexity(row, matches) / self.perplexity(PLAIN, matches)
+        return figure
+
     def gap_closed(self, row: str, reference: str, matches: Sequence[str] = ()) -> Floats:
         return gap_closed(*(self.perplexity(name, matches) for name in (PLAIN, row, reference)))
 
@@ -146,8 +151,8 @@ class DomainFigures:
         figures: dict[str, Floats] = {"perplexity": self.perplexity(row), "bits_per_byte": self.bits_per_byte(row)}
         compared = REFERENCE in self.rows and row not in (PLAIN, REFERENCE)
         if row != PLAIN:
-            plain = self.perplexity(PLAIN)
-            figures |= {"ratio_to_lm": figures["perplexity"] / plain, "difference_to_lm": figures["perplexity"] - plain}
+            difference = figures["perplexity"] - self.perplexity(PLAIN)
+            figures |= {"ratio_to_lm": self.ratio(row), "difference_to_lm": difference}
         if compared:
             figures["gap_closed"] = self.gap_closed(row, REFERENCE)
         by_match = {}
@@ -187,3 +192,9 @@ def average_gap_closed(figures: Sequence[DomainFigures], row: str, *, clean: boo
     """
     matches = CLEAN if clean else ()
     return Estimate.of(np.mean([item.gap_closed(row, REFERENCE, matches) for item in figures], axis=0))
+
+
+def average_ratio(figures: Sequence[DomainFigures], row: str, *, clean: bool = False) -> Estimate:
+    """The geometric mean over domains of a row's perplexity over that of the language model alone, drawn likewise."""
+    matches = CLEAN if clean else ()
+    return Estimate.of(np.exp(np.mean([np.log(item.ratio(row, matches)) for item in figures], axis=0)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from silo.evaluation.figures import DomainFigures, average_gap_closed
+from silo.evaluation.figures import DomainFigures, average_gap_closed, average_ratio
 from silo.evaluation.scoring import PLAIN, REFERENCE
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import Sample, Setup, known_domains, measure
@@ -56,7 +56,7 @@ def run(lab: Lab, name: str) -> Result:
         _answer(figures),
         recipe.paper,
         DIFFERENCES,
-        (_averages(figures), *(table for model, items in figures.items() for table in _tables(model, items))),
+        (*_averages(figures), *(table for model, items in figures.items() for table in _tables(model, items))),
         {"recipe": asdict(recipe), "domains": {model: _facts(items) for model, items in figures.items()}},
         _plot(figures),
     )
@@ -87,27 +87,35 @@ def _answer(figures: dict[str, list[DomainFigures]]) -> str:
                 f"{show_estimate(clean, 0, 100)} % on tokens without a long match"
             )
         else:
-            ratios = [float(item.perplexity(row)[0] / item.perplexity(PLAIN)[0]) for item in items]
-            mean = sum(ratios) / len(ratios)
-            parts.append(f"{model} with {row} has {mean:.2f} times its own perplexity in the mean of the domains")
+            ratio, clean = (average_ratio(items, row, clean=only).as_json() for only in (False, True))
+            parts.append(
+                f"{model} with {row} has {show_estimate(ratio, 2)} times the perplexity of {model} alone, "
+                f"{show_estimate(clean, 2)} times on tokens without a long match"
+            )
     return "; ".join(parts) + "."
 
 
-def _averages(figures: dict[str, list[DomainFigures]]) -> Table:
-    rows = []
+_RATIOS = "Times the perplexity of the model alone, geometric mean of the domains (95 % interval)"
+
+
+def _averages(figures: dict[str, list[DomainFigures]]) -> list[Table]:
+    """What the methods gain in the mean of the domains, and how much of the gap that is where there is a reference."""
+    ratios, gaps = [], []
     for model, items in figures.items():
         for row in items[0].rows:
-            if (
-                row in (PLAIN, REFERENCE)
-                or REFERENCE not in items[0].rows
-                or any(row not in item.rows for item in items)
-            ):
+            if row == PLAIN or any(row not in item.rows for item in items):
                 continue
-            whole, clean = (average_gap_closed(items, row, clean=only).as_json() for only in (False, True))
-            paper = str(PAPER.get(row, ""))
-            rows.append((model, row, show_estimate(whole, 0, 100), show_estimate(clean, 0, 100), paper))
-    columns = ("model", "row", "all tokens", "longest match at most 12 tokens", "paper")
-    return Table("Gap closed, per cent, mean of the domains (95 % interval)", columns, tuple(rows))
+            found = (average_ratio(items, row, clean=only).as_json() for only in (False, True))
+            ratios.append((model, row, *(show_estimate(item, 2) for item in found)))
+            if row != REFERENCE and REFERENCE in items[0].rows:
+                found = (average_gap_closed(items, row, clean=only).as_json() for only in (False, True))
+                gaps.append((model, row, *(show_estimate(item, 0, 100) for item in found), str(PAPER.get(row, ""))))
+    columns = ("model", "row", "all tokens", "longest match at most 12 tokens")
+    tables = [
+        Table("Gap closed, per cent, mean of the domains (95 % interval)", (*columns, "paper"), tuple(gaps)),
+        Table(_RATIOS, columns, tuple(ratios)),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def _tables(model: str, items: Sequence[DomainFigures]) -> list[Table]:
@@ -142,22 +150,41 @@ def _facts(items: Sequence[DomainFigures]) -> dict[str, Any]:
     return {item.sums.domain: item.as_json() for item in items}
 
 
+_PLOTTED = 1.5
+"""Rows that are worse than so many times the model alone in every domain would leave no room for the others."""
+
+
 def _plot(figures: dict[str, list[DomainFigures]]) -> bytes:
     """Perplexity of every row as a multiple of the language model's, by domain."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(11, 4.5 * len(figures)), layout="constrained")
     for axes, (model, items) in zip(figure.subplots(len(figures), squeeze=False)[:, 0], figures.items(), strict=True):
-        rows = [row for row in items[0].rows if row != PLAIN and "context of" not in row]
-        for at, row in enumerate(rows):
-            found = [item.as_json()["rows"].get(row, {}).get("ratio_to_lm") for item in items]
-            places = [place + 0.8 * (at - len(rows) / 2) / len(rows) for place in range(len(found))]
+        drawn = _drawn_ratios(items)
+        for at, (row, found) in enumerate(drawn.items()):
+            places = [place + 0.8 * (at - (len(drawn) - 1) / 2) / len(drawn) for place in range(len(found))]
             draw_estimates(axes, places, found, label=row, color=ACCENTS[at % len(ACCENTS)])
         axes.axhline(1.0, color="#999999", linewidth=0.8)
         axes.set_xticks(range(len(items)), [item.sums.domain for item in items], rotation=20, ha="right")
         axes.set_ylabel("perplexity / that of the model alone")
         axes.set_yscale("log")
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(ScalarFormatter())
         axes.set_title(f"{model}: test text, 95 % intervals over documents", loc="left")
-        axes.legend(frameon=False, ncols=4, fontsize=8)
+        axes.legend(frameon=False, ncols=4, fontsize=8, title=_left_out(items, drawn), title_fontsize=8)
         axes.grid(alpha=0.3)
     return figure_png(figure)
+
+
+def _drawn_ratios(items: Sequence[DomainFigures]) -> dict[str, list[dict[str, Any] | None]]:
+    """The rows that are drawn, each with its ratio to the model alone in every domain."""
+    found = [item.as_json()["rows"] for item in items]
+    rows = [row for row in items[0].rows if row != PLAIN and "context of" not in row]
+    ratios = {row: [domain.get(row, {}).get("ratio_to_lm") for domain in found] for row in rows}
+    return {row: some for row, some in ratios.items() if any(item and item["value"] < _PLOTTED for item in some)}
+
+
+def _left_out(items: Sequence[DomainFigures], drawn: Mapping[str, object]) -> str:
+    missing = [row for row in items[0].rows if row != PLAIN and "context of" not in row and row not in drawn]
+    return f"in the table alone, more than {_PLOTTED} everywhere: {', '.join(missing)}" if missing else ""
