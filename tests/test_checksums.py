@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
@@ -20,11 +24,11 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The names of files that were read, and a cache of its own; every file counts as settled."""
     names: list[str] = []
 
-    def read(path: Path) -> str:
-        names.append(path.name)
-        return file_sha256(path)
+    def read(stream: BinaryIO) -> str:
+        names.append(Path(stream.name).name)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    monkeypatch.setattr(silo.checksums, "file_sha256", read)
+    monkeypatch.setattr(silo.checksums, "_read", read)
     monkeypatch.setattr(silo.checksums, "_SETTLED_NS", -1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return names
@@ -102,3 +106,58 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert _ask(folder) == _ask(folder)
     assert reads == ["weights"] * 2
+
+
+def test_a_read_only_file_system_is_read_every_time(
+    folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _ask(folder)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert _ask(folder) == _ask(folder) == first
+    assert reads == ["weights"] * 3
+
+
+def test_files_in_memory_are_read_every_time(reads: list[str]) -> None:
+    place = Path("/dev/shm")
+    kinds = subprocess.run(
+        ["stat", "-f", "-c", "%T", place], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if kinds != "tmpfs":
+        pytest.skip("this machine has no tmpfs at /dev/shm")
+    folder = place / f"silo-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / "weights").write_bytes(b"one")
+        assert _ask(folder) == _ask(folder)
+    finally:
+        shutil.rmtree(folder)
+    assert reads == ["weights"] * 2
+
+
+def test_the_file_that_is_identified_is_the_one_that_is_read(
+    folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = file_sha256(folder / "weights")
+    wait = os.fsync
+
+    def exchange(handle: int) -> None:
+        wait(handle)
+        (folder / "other").write_bytes(b"two")
+        (folder / "other").rename(folder / "weights")
+
+    monkeypatch.setattr(os, "fsync", exchange)
+    assert _ask(folder) == first
+
+
+def test_without_a_home_nothing_is_kept(
+    folder: Path, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("no home directory")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    monkeypatch.chdir(tmp_path)
+    assert _ask(folder) == _ask(folder)
+    assert reads == ["weights"] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]

@@ -1,7 +1,9 @@
 """SHA-256 of the files of models and stores, computed once for every state of a file and then remembered.
 
 A checksum is believed again only if the file has the device, inode, size and times (of its bytes and of its inode) that
-it had then. What that cannot show is a disk that changes bytes by itself: `again=True` reads every byte.
+it had then. What that cannot show is a disk that changes bytes by itself: `again=True` reads every byte. Nothing is
+remembered of file systems where these facts do not tell files apart: read-only images may give all their files one
+time, and the next image their inodes; a file in memory keeps its times while it is written through a memory map.
 
 On disk: `$XDG_CACHE_HOME/silo/checksums/<hash of the directory's path>.json`, name -> [identity, SHA-256]. Whatever is
 wrong with that file, or with the place, costs time only: files are then read again.
@@ -17,45 +19,39 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from silo.files import file_sha256
+from typing import Any, BinaryIO
 
 _SETTLED_NS = 3_000_000_000
 """A file may change again within one tick of its file system's clock (2 s on FAT) and keep its times: what changed less
 than this before it was read is not remembered."""
+_IN_MEMORY = ("tmpfs", "ramfs")
 
 
 class Remembered:
-    """What is known of the files of a directory, which is not believed with `again`; `save` keeps it for next time.
+    """What is known of the files of a directory, which is not believed with `again`; `save` keeps it for next time."""
 
-    `mapped` files may be written to through memory maps: a page that is dirty takes more writes without a change of
-    times until it is written back, which is waited for. Whoever alone writes them, and never so, spares that.
-    """
-
-    def __init__(self, root: Path, *, again: bool = False, mapped: bool = True) -> None:
+    def __init__(self, root: Path, *, again: bool = False) -> None:
         self._place = _place(root)
-        self._known = _recall(self._place)
-        self._again, self._mapped = again, mapped
+        self._known = _recall(self._place) if self._place else {}
+        self._again = again
         self._fresh: dict[str, list[Any]] = {}
 
     def sha256(self, name: str, handle: int, compute: Callable[[], str]) -> str:
         """The checksum of a file that is open, remembered or computed."""
         entry = self._known.get(name)
-        if not self._again and entry is not None and entry[0] == _identity(os.fstat(handle)):
+        if not self._again and entry is not None and entry[0] == _identity(os.fstat(handle)) and _is_told_apart(handle):
             return str(entry[1])
-        if self._mapped:
-            with suppress(OSError):
-                os.fsync(handle)
+        with suppress(OSError):  # until a page that was written through a map is on the disk, it takes more unseen
+            os.fsync(handle)
         identity, mark = _hash(handle, compute)
-        if identity:
+        if identity and _is_told_apart(handle):
             self._fresh[name] = [identity, mark]
         return mark
 
     def save(self, *, only: Collection[str] | None = None) -> None:
         """Keep what was computed; of all that is known `only` what concerns these files, if they are given."""
         known = {name: entry for name, entry in self._known.items() if only is None or name in only}
-        if known | self._fresh != self._known:
+        if self._place and known | self._fresh != self._known:
             _remember(self._place, known | self._fresh)
 
 
@@ -63,11 +59,14 @@ def checksums(root: Path, names: Iterable[str], *, again: bool = False) -> dict[
     """SHA-256 of files of a directory by their names; with `again` nothing that was remembered is believed."""
     remembered, marks = Remembered(root, again=again), dict[str, str]()
     for name in names:
-        path = root / name
-        with path.open("rb") as stream:
-            marks[name] = remembered.sha256(name, stream.fileno(), partial(file_sha256, path))
+        with (root / name).open("rb") as stream:  # the file that is identified is the one that is read
+            marks[name] = remembered.sha256(name, stream.fileno(), partial(_read, stream))
     remembered.save()
     return marks
+
+
+def _read(stream: BinaryIO) -> str:
+    return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hash(handle: int, compute: Callable[[], str]) -> tuple[list[int], str]:
@@ -82,12 +81,28 @@ def _identity(found: os.stat_result) -> list[int]:
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _place(root: Path) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    with suppress(RuntimeError):  # no home directory
-        cache = str(Path(cache).expanduser())
-    name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
-    return Path(cache) / "silo" / "checksums" / f"{name}.json"
+def _is_told_apart(handle: int) -> bool:
+    """Do device, inode and times name the content of a file, on the file system that it is on?"""
+    if os.fstatvfs(handle).f_flag & os.ST_RDONLY:
+        return False
+    device = os.fstat(handle).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            place, _, kind = line.partition(" - ")
+            if place.split()[2] == wanted and kind.split()[0] in _IN_MEMORY:
+                return False
+    return True
+
+
+def _place(root: Path) -> Path | None:
+    """Where checksums of a directory are kept; None without a home directory."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    with suppress(RuntimeError):
+        base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+        name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
+        return base / "silo" / "checksums" / f"{name}.json" if base.is_absolute() else None
+    return None
 
 
 def _recall(place: Path) -> dict[str, list[Any]]:

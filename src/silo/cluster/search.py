@@ -16,11 +16,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from silo import __version__
 from silo.cluster.connect import connect, import_ray
 from silo.errors import SiloError
 from silo.files import fingerprint
@@ -54,23 +55,29 @@ class Placement:
 
     def actor(self, part: int, replica: int) -> str:
         """The name of a searcher."""
-        return f"{self.group(part)}-{replica}"
+        return f"{self.group(part)}-{replica}of{self.replicas}"
 
     def group(self, part: int) -> str:
         """The name of the places of a part's searchers."""
-        return f"{_PREFIX}-{self.name}-{part}"
+        return f"{_PREFIX}-{self.name}-{part}of{self.parts}"
+
+    @property
+    def actors(self) -> set[str]:
+        """The names of all searchers."""
+        return {self.actor(part, replica) for part in range(self.parts) for replica in range(self.replicas)}
 
     @classmethod
-    def lasting(cls, name: str) -> Placement | None:
-        """The searchers that are on the cluster under a name, if there are any."""
+    def known(cls, name: str) -> list[tuple[Placement, set[str]]]:
+        """The placements of a name that have searchers on the cluster, each with the names of those that are there."""
         import_ray()
         from ray.util import list_named_actors
 
-        known = [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
-        places = [actor.split("-")[-2:] for actor in known if actor.startswith(f"{_PREFIX}-{name}-")]
-        if not places:
-            return None
-        return cls(name, *(max(int(place[at]) for place in places) + 1 for at in (0, 1)))
+        found: dict[Placement, set[str]] = {}
+        for actor in list_named_actors(all_namespaces=True):
+            if actor["namespace"] == NAMESPACE and actor["name"].startswith(f"{_PREFIX}-{name}-"):
+                parts, replicas = (int(number.partition("of")[2]) for number in actor["name"].split("-")[-2:])
+                found.setdefault(cls(name, parts, replicas), set()).add(actor["name"])
+        return list(found.items())
 
 
 @dataclass(eq=False)
@@ -181,7 +188,7 @@ class ClusterSearch:
             known = self._views.get(view)
             if known is None:
                 known = self._views[view] = DividedView(view, len(self._replicas), self.ask)
-                self._latest = known.state
+                self._latest = self._latest or known.state
                 view.on_close = self._release
                 self._hold()
         return known
@@ -346,29 +353,44 @@ def placing(address: str, *, parts: int = 0) -> Iterator[Callable[[Path], Cluste
 
 
 def place_lasting(application: str, root: Path, parts: int) -> ClusterSearch:
-    """Searchers of a store for several processes of an application, which come and go: they are found or started."""
+    """Searchers of a store for several processes of an application, which come and go: they are found or started.
+
+    Some of a set are none: without a part, answers would lack what it holds.
+    """
     name = _lasting_name(application, root)
-    known = Placement.lasting(name)
-    return ClusterSearch.find(known) if known else ClusterSearch.place(root.absolute(), parts=parts, lasting=name)
+    for placement, there in Placement.known(name):
+        if there == placement.actors and placement.parts == (parts or placement.parts):
+            return ClusterSearch.find(placement)
+    end_lasting(application, [root])
+    return ClusterSearch.place(root.absolute(), parts=parts, lasting=name)
 
 
 def end_lasting(application: str, roots: Iterable[Path]) -> None:
-    """End the searchers of an application."""
+    """End the searchers of an application, however many of them are there."""
     ray = import_ray()
-    from ray.util.placement_group import get_placement_group, remove_placement_group
+    from ray.util.placement_group import placement_group_table
 
     for root in roots:
-        placement = Placement.lasting(_lasting_name(application, root))
-        if placement is None:
-            continue
-        for replica in ClusterSearch.find(placement)._every():
-            ray.kill(replica.handle)
-        for part in range(placement.parts):
-            remove_placement_group(get_placement_group(placement.group(part)))
+        name = _lasting_name(application, root)
+        for _, there in Placement.known(name):
+            for actor in there:
+                with suppress(ValueError):  # it has ended meanwhile
+                    ray.kill(ray.get_actor(actor, namespace=NAMESPACE))
+        for group in placement_group_table().values():
+            if group["name"].startswith(f"{_PREFIX}-{name}-") and group["state"] != "REMOVED":
+                _remove_group(group["name"])
+
+
+def _remove_group(name: str) -> None:
+    from ray.util.placement_group import get_placement_group, remove_placement_group
+
+    with suppress(ValueError):
+        remove_placement_group(get_placement_group(name))
 
 
 def _lasting_name(application: str, root: Path) -> str:
-    return fingerprint([application, str(root.absolute())])[:16]
+    """Of the searchers of a store; those of another version of silo are not the ones that are looked for."""
+    return fingerprint([application, str(root.absolute()), __version__])[:16]
 
 
 def _start(root: Path, placement: Placement, part: int, group: Any, life: str | None) -> list[Any]:

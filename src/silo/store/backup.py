@@ -15,7 +15,7 @@ from __future__ import annotations
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -351,7 +351,9 @@ def _is_store(paths: StorePaths) -> bool:
 def _is_whole(paths: StorePaths) -> bool:
     try:
         _require_whole(paths)
-        Store.open(paths.root, restored=True).close()
+        store = Store.open(paths.root, restored=True)
+        with closing(store), store.reading() as view:
+            view.require_sound()
     except (SiloError, OSError):
         return False
     return True

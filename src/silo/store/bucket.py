@@ -175,7 +175,8 @@ class Bucket:
     def __init__(self, prefix: str, data: memoryview | mmap.mmap) -> None:
         self.prefix = prefix
         self._derived: dict[Any, Any] = {}
-        view = memoryview(data)
+        self._is_sound = False
+        self._data = view = memoryview(data)
         size = int.from_bytes(view[8:16], "little")
         magic = bytes(view[:8])
         if magic != MAGIC and magic[:7] == MAGIC[:7]:
@@ -196,16 +197,34 @@ class Bucket:
     @classmethod
     def open(cls, prefix: str, path: Path, sha256: str, remembered: Remembered | None = None) -> Bucket:
         """Map a file whose bytes have the recorded checksum, which is computed unless it is remembered."""
+        read = False
         try:
             with path.open("rb") as stream:
                 data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-                compute: Callable[[], str] = lambda: hashlib.sha256(data).hexdigest()  # noqa: E731
+
+                def compute() -> str:
+                    nonlocal read
+                    read = True
+                    return hashlib.sha256(data).hexdigest()
+
                 actual = remembered.sha256(path.name, stream.fileno(), compute) if remembered else compute()
         except (OSError, ValueError):
             raise SiloError("store-damaged", f"{path} cannot be read") from None
         if actual != sha256:
             raise SiloError("store-damaged", f"{path} differs from the manifest")
-        return cls(prefix, data)
+        bucket = cls(prefix, data)
+        bucket._is_sound = read
+        return bucket
+
+    def sha256(self) -> str:
+        """Of the bytes that are mapped, read now."""
+        return hashlib.sha256(self._data).hexdigest()
+
+    def require_sound(self, sha256: str) -> None:
+        """Refuse bytes that do not have the recorded checksum, which this process computes once for every bucket."""
+        if not self._is_sound and self.sha256() != sha256:
+            raise SiloError("store-damaged", f"bucket {self.prefix or 'root'} differs from the manifest")
+        self._is_sound = True
 
     def derive(self, make: Callable[..., T], *arguments: Any) -> T:
         """What `make` gives, made once: the same bucket always gives the same object."""

@@ -141,6 +141,9 @@ class Store:
     `list_models` says for a receipt which models were trained on a document.
     """
 
+    _remembering = True
+    """Are checksums of its files remembered? Not those of a copy that will be gone."""
+
     def __init__(self, root: Path, config: StoreConfig, tokenizer: Tokenizer, codec: Codec | None) -> None:
         self.root = root
         self.paths = StorePaths(root)
@@ -426,7 +429,7 @@ class Store:
             view = None
             try:
                 self._require_known(generation)
-                view = open_view(self.paths, generation, dead, self._view)
+                view = open_view(self.paths, generation, dead, self._view, remembering=self._remembering)
                 if read_generation(self.paths).fingerprint == generation.fingerprint:
                     return view
             except SiloError:
@@ -632,6 +635,7 @@ class Store:
         if self.failed:
             raise SiloError("disk-failed", f"an earlier write to {self.root} failed", "open the store again")
         with exclusive(self.paths.lock):
+            self._require_sound()
             if not self._restored:
                 self._settle(sealed=True)
                 self.unfinished = None
@@ -643,6 +647,15 @@ class Store:
                 raise
             finally:
                 self.refresh()
+
+    def _require_sound(self) -> None:
+        """Read every byte that was not read since the store was opened: what is written next is made from them.
+
+        A bit that a disk has changed would get a new checksum with the new bucket, and one in an index could hide a
+        document from its erasure.
+        """
+        with self.reading() as view:
+            view.require_sound()
 
     def log(self) -> AuditLog:
         """The log, for the one writer; it is read again only if somebody else has written to it."""
@@ -845,8 +858,9 @@ class Store:
         the checks showed.
         """
         pending = PendingErasure.read(self.paths.pending)
+        if pending is not None:
+            self._require_sound()
         if pending is not None and pending.coming and not was_exchanged(pending, self.paths):
-            self.refresh()  # reads every byte of the old versions: if any were missing, the intent would be needed
             cancel_replacement(self.paths, self.log())
             pending = None
         if pending is None:

@@ -43,6 +43,7 @@ EXACT_ROWS = 50_000
 ROWS_PER_NEIGHBOUR = 12
 """Lists are read until so many allowed rows per neighbour were seen: lists differ in size by orders of magnitude."""
 _POLICIES = 64
+_HASHERS = 4
 _FREQUENT, _REMEMBERED = 1024, 1024
 """Counts over more occurrences than the first are remembered, at most the second number of them."""
 
@@ -201,6 +202,12 @@ class View:
         """Let go of the generation."""
         self.lock.close()
         self.on_close(self)
+
+    def require_sound(self) -> None:
+        """Refuse buckets whose bytes are not those of the manifest, whatever is remembered of their files."""
+        entries = self.generation.buckets
+        with ThreadPoolExecutor(_HASHERS) as pool:
+            list(pool.map(lambda bucket: bucket.require_sound(entries[bucket.prefix].sha256), self.buckets))
 
     def allowed(self, policy: Policy) -> _AllowedDocuments:
         """What a policy allows of the live documents."""
@@ -526,16 +533,17 @@ def open_view(
     before: View | None = None,
     *,
     prefixes: Collection[str] | None = None,
+    remembering: bool = True,
 ) -> View:
     """Open a generation, or those of its buckets that have some prefixes.
 
-    Buckets that `before` has open already are not read again.
+    Buckets that `before` has open already are not read again, nor, `remembering`, those whose checksum is known.
     """
     known: Mapping[tuple[str, str], Bucket] = {}
     if before is not None:
         entries = before.generation.buckets
         known = {(bucket.prefix, entries[bucket.prefix].sha256): bucket for bucket in before.buckets}
-    files, remembered = generation.files(), Remembered(paths.buckets, mapped=False)
+    files, remembered = generation.files(), Remembered(paths.buckets) if remembering else None
 
     def open_bucket(prefix: str) -> Bucket:
         checksum = generation.buckets[prefix].sha256
@@ -543,9 +551,10 @@ def open_view(
 
     lock = SharedLock(paths.reader_lock(generation.fingerprint))  # first: an erasure must see whoever maps a bucket
     try:
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(_HASHERS) as pool:
             buckets = list(pool.map(open_bucket, sorted(generation.buckets if prefixes is None else prefixes)))
-        remembered.save(only=set(files.values()))
+        if remembered:
+            remembered.save(only=set(files.values()))
         return View(generation, buckets, dead, before, lock)
     except BaseException:
         lock.close()

@@ -69,9 +69,13 @@ def verify(
     Somebody else may write meanwhile: what is checked is the state of `view`, and of the rest whatever is settled.
     """
     generation, config = view.generation, view.generation.config
-    problems = _file_problems(paths, generation)
+    problems, damaged = _file_problems(paths, generation), False
     total = Digest.of()
     for at, bucket in enumerate(view.buckets):
+        if bucket.sha256() != generation.buckets[bucket.prefix].sha256:
+            problems.append(f"bucket {bucket.prefix or 'root'} differs from the manifest")
+            damaged = True
+            continue  # nothing can be made of it
         documents = list(bucket.encoded_documents())
         total += Digest.of(document.element for document in documents)
         checksum = hashlib.sha256(b"".join(builder.build(documents))).hexdigest()
@@ -80,10 +84,10 @@ def verify(
         if pipeline is not None and not _encode_alike(documents, pipeline):
             problems.append(f"bucket {bucket.prefix or 'root'} has other keys than its documents give")
         advance("verify", at + 1, len(view.buckets))
-    if total.published(config.fingerprint) != generation.digest:
+    if not damaged and total.published(config.fingerprint) != generation.digest:
         problems.append("the digest is not that of the documents")
-    layout = leaves(sizes_of(bucket.index for bucket in view.buckets), config.bucket_bytes)
-    if layout != [bucket.prefix for bucket in view.buckets]:
+    layout = leaves(sizes_of(bucket.index for bucket in view.buckets), config.bucket_bytes) if not damaged else []
+    if not damaged and layout != [bucket.prefix for bucket in view.buckets]:
         problems.append("the buckets are not those its documents make: run `silo store compact`")
     log = read_log(paths, generation)
     problems += [loss.what for loss in settled_losses(paths, log)] if log else []

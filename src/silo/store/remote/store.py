@@ -52,6 +52,7 @@ _Done = TypeVar("_Done", bound=Added)
 class RemoteStore(Store):
     """A store at a URL; see `open_remote`. Its `root` is the copy on this machine."""
 
+    _remembering = False
     working: WorkingCopy | None = None
     _tag: str | None = None
     _looked = -math.inf

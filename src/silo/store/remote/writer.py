@@ -27,6 +27,7 @@ from silo.store.store import Store
 class RemoteWriter(Store):
     """A store opened for one write. `published` is called after every swap of the head."""
 
+    _remembering = False
     working: WorkingCopy
     publisher: Publisher
     published: Callable[[], None]
