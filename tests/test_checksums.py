@@ -6,9 +6,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+from io import BufferedReader
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
 
 import pytest
 
@@ -24,7 +24,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The names of files that were read, and a cache of its own; every file counts as settled."""
     names: list[str] = []
 
-    def read(stream: BinaryIO) -> str:
+    def read(stream: BufferedReader) -> str:
         names.append(Path(stream.name).name)
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _SETTLED_NS = 3_000_000_000
 """A file may change again within one tick of its file system's clock (2 s on FAT) and keep its times: what changed less
@@ -65,7 +66,7 @@ def checksums(root: Path, names: Iterable[str], *, again: bool = False) -> dict[
     return marks
 
 
-def _read(stream: BinaryIO) -> str:
+def _read(stream: BufferedReader) -> str:
     return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

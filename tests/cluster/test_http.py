@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,11 +82,24 @@ def server(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         try:
             assert process.stderr is not None
             assert process.stderr.readline() == f"serving tiny at http://127.0.0.1:{port}/v1\n"
-            yield Server(f"http://127.0.0.1:{port}", read_config(place / "silo.toml"), key)
+            made = Server(f"http://127.0.0.1:{port}", read_config(place / "silo.toml"), key)
+            yield made
+            _stop_within_a_stream(made, process)
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(120) == 0
     assert not _replicas("") and not _named("silo-search")
+
+
+def _stop_within_a_stream(server: Server, process: subprocess.Popen[str]) -> None:
+    """A server that is told to stop finishes what it has begun."""
+    body = {"model": "tiny", "prompt": "The quick", "max_tokens": 200, "temperature": 0, "stream": True}
+    url = f"{server.address}/v1/completions"
+    with httpx2.stream("POST", url, json=body, headers=server.headers, timeout=60) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        assert next(lines).startswith("data: ")
+        process.send_signal(signal.SIGTERM)
+        assert list(lines)[-1] == "data: [DONE]"
 
 
 def _named(start: str) -> list[dict[str, str]]:
@@ -192,11 +206,15 @@ def test_a_desk_that_ends_comes_back_with_its_searchers(server: Server) -> None:
 
     searchers = {actor["name"] for actor in _named("silo-search")}
     ray.kill(_replicas("desk")[0], no_restart=False)
+    begun = time.monotonic()
     assert server.complete("The quick")["choices"]
-    url = f"{server.address}/v1/silo/stores"
-    while (found := httpx2.get(url, headers=server.headers, timeout=60)).status_code == 503:
+    assert time.monotonic() - begun < 5, "texts do not wait for the desk"
+    url, refused = f"{server.address}/v1/silo/stores", 0
+    while (found := httpx2.get(url, headers=server.headers, timeout=20)).status_code == 503:
         assert found.headers["retry-after"]
+        refused += 1
     assert found.status_code == 200
+    assert refused, "a desk takes longer to start than a request waits for it"
     assert {actor["name"] for actor in _named("silo-search")} == searchers
 
 

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from silo.cluster import search as cluster_search
-from silo.cluster.search import ClusterSearch
+from silo.cluster.search import NAMESPACE, ClusterSearch, Placement, end_lasting, place_lasting
 from silo.errors import SiloError
 from silo.inference.predict import open_predictor
 from silo.inference.retrieval import reading
@@ -284,3 +284,20 @@ def test_a_killed_node_costs_no_answer_and_brings_nothing_back(
     with capsys.disabled():
         sys.stderr.write(f"\n{len(given)} answers, 0 wrong, 0 lost; all searchers back after {recovery:.1f} s\n")
     cluster.add_node(num_cpus=2, num_gpus=0, object_store_memory=100 << 20, node_ip_address="127.0.0.1")
+
+
+def test_searchers_that_last_are_found_whole_or_placed_anew(cluster: Any, store: Store) -> None:
+    import ray
+
+    first = place_lasting("test", store.root, 2)
+    names = first.placement.actors
+    try:
+        assert place_lasting("test", store.root, 2).placement == first.placement
+        ray.kill(ray.get_actor(sorted(names)[0], namespace=NAMESPACE))
+        again = place_lasting("test", store.root, 2)
+        assert again.placement.actors == names
+        assert Placement.known(again.placement.name) == [(again.placement, names)]
+        assert place_lasting("test", store.root, 1).placement.parts == 1, "other parts than there were"
+    finally:
+        end_lasting("test", [store.root])
+    assert Placement.known(first.placement.name) == []

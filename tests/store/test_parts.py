@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, is_dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from silo.search.knn.codec import Codec, CodecSettings
 from silo.store.parts.searcher import Question, Searcher, State
 from silo.store.parts.view import DividedView
 from silo.store.policy import EVERYTHING, Policy
@@ -200,3 +202,22 @@ def test_a_state_is_answered_for_as_long_as_somebody_holds_it(tmp_path: Path) ->
     assert searcher.ask(before, question).state == before
     assert searcher.hold("front", frozenset({after})) == after
     assert searcher.ask(before, question).state == after
+
+
+def test_a_searcher_of_a_store_that_was_made_anew_searches_with_its_codec(tmp_path: Path) -> None:
+    first = small_store(tmp_path / "store")
+    first.add([document("a", text_of(1))])
+    searcher = Searcher(str(first.root), 0, 1)
+    searcher.hold("test", frozenset())
+    first.close()
+    shutil.rmtree(first.root)
+    other = Codec.learn(keys_of(text_of(9)), CodecSettings(lists=4, code_bytes=8, iterations=2))
+    second = small_store(tmp_path / "store", codec=other)
+    second.add([document("b", text_of(2)), document("c", text_of(3))])
+    keys = keys_of(text_of(2))[::5]
+    with second.reading() as view:
+        divided = DividedView(view, 1, lambda state, question, _: [searcher.ask(state, question).value])
+        found = divided.search(second.tested_tables(), keys, 4, EVERYTHING, probes=8)
+        wanted = view.search(second.tested_tables(), keys, 4, EVERYTHING, probes=8)
+        assert_same(found.distances, wanted.distances)
+    second.close()

@@ -1,11 +1,12 @@
-"""An ASGI application on Ray Serve: one desk that does everything, writers that share the paths which take long.
+"""An ASGI application on Ray Serve: writers share the paths which take long, one desk answers all others.
 
 A front stands before them. It reads a request whole, gives it to the desk or to a writer, and passes the answer on as
 it comes. A writer that dies before it has said anything loses nothing: the request goes to another one. The desk
 changes things, so only what merely looks is asked of it twice. A request that finds the queue of the writers full gets
-the answer for that, and at once.
+the answer for that, and at once; one that nobody takes for some time gets the answer that nobody is there.
 
-Writers tell the desk what others may ask about later, and wait for it before they open anything.
+Writers wait for the desk before they open anything. Later they tell it what others may ask about, and do not wait long:
+a text is not held up by a desk that is being started again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from silo.errors import SiloError
 
 APPLICATION = "silo"
 """Its name on the cluster."""
-_ATTEMPTS = 5
+_ATTEMPTS = 3
+"""So many replicas a request may outlive: one that ends them all should not end more."""
 _PAUSE_SECONDS = 0.2
+_DESK_SECONDS, _WRITER_SECONDS = 5.0, 60.0
+"""So long a request waits to be taken: writers have a queue, the desk has none."""
+_TELL_SECONDS = 1.0
+_TAKEN = "silo.taken"
+"""The first message of every answer: somebody has begun with it."""
+_LOG = logging.getLogger(__name__)
 _ONGOING = 1000
 """Requests that a front or the desk has under way: the writers' limits are those that count."""
 _FRONTS = 2
@@ -66,7 +74,8 @@ class Plan:
     """What to deploy: `desk` and `writer` build their applications on the nodes, the writer's with a way to tell.
 
     `shared` are the paths that writers answer, each at most `ongoing` requests at a time, while `queued` more wait at
-    every front. `busy` is the answer beyond that, `away` the one where nobody is there to answer.
+    every front. `busy` is the answer beyond that, `away` the one where nobody is there to answer, `lost` that where
+    whoever had begun has ended. Replicas have `cpus` each, writers `gpus` besides.
     """
 
     desk: Callable[[], Hosted]
@@ -78,7 +87,9 @@ class Plan:
     body_bytes: int
     busy: Reply
     away: Reply
+    lost: Reply
     cpus: float = 1.0
+    gpus: int = 0
     drain_seconds: float = 20.0
 
 
@@ -92,7 +103,7 @@ class Host:
             self._hosted = await asyncio.to_thread(build)
         else:
             await desk.hear.remote(None)  # it is there, and has placed the searchers
-            self._hosted = await asyncio.to_thread(build, desk.hear.remote)
+            self._hosted = await asyncio.to_thread(build, _teller(desk))
         await self._hosted.running.__aenter__()
 
     async def __del__(self) -> None:
@@ -105,9 +116,27 @@ class Host:
             self._hosted.hear(told)
 
     async def answer(self, call: Call) -> AsyncIterator[Message]:
-        """The messages with which the application answers."""
+        """A note that it was taken, and the messages with which the application answers."""
+        yield {"type": _TAKEN}
         async for message in run_app(self._hosted.app, call):
             yield message
+
+
+def _teller(desk: Any) -> Tell:
+    """The way to the desk, for what is worth a moment and not a text."""
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
+    async def hear(told: Any) -> None:
+        await desk.hear.remote(told)
+
+    async def tell(told: Any) -> None:
+        try:
+            await asyncio.wait_for(hear(told), _TELL_SECONDS)
+        except (TimeoutError, RayError, RayServeException) as error:
+            _LOG.warning("the desk was not told of an answer: %s", type(error).__name__)
+
+    return tell
 
 
 async def run_app(app: App, call: Call) -> AsyncIterator[Message]:
@@ -121,7 +150,12 @@ async def run_app(app: App, call: Call) -> AsyncIterator[Message]:
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    task = asyncio.ensure_future(app(dict(call.scope), receive, answers.put))
+    async def send(message: Message) -> None:
+        if gone.is_set():
+            raise OSError("nobody reads on")
+        answers.put_nowait(message)
+
+    task = asyncio.ensure_future(app(dict(call.scope), receive, send))
     task.add_done_callback(lambda _: answers.put_nowait(None))
     try:
         while (message := await answers.get()) is not None:
@@ -152,29 +186,39 @@ class Front:
                 await receive()
                 await send({"type": f"lifespan.{event}.complete"})
         elif scope["type"] == "http":
-            body = await _read_body(receive, self._plan.body_bytes)
-            await self._pass_on(Call(_plain(scope), body), send)
+            body = await _read_body(scope, receive, self._plan.body_bytes)
+            if body is not None:
+                await self._pass_on(Call(_plain(scope), body), send)
 
     async def _pass_on(self, call: Call, send: Send) -> None:
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
         shared = call.scope["path"] in self._plan.shared
-        handle = self._writers if shared else self._desk
-        attempts = _ATTEMPTS if shared or call.scope["method"] in ("GET", "HEAD") else 1
-        for attempt in range(attempts):
-            begun = False
+        handle, patience = (self._writers, _WRITER_SECONDS) if shared else (self._desk, _DESK_SECONDS)
+        may_repeat = shared or call.scope["method"] in ("GET", "HEAD")
+        for attempt in range(_ATTEMPTS):
+            taken = begun = False
+            answer = handle.answer.remote(call)
             try:
-                async for message in handle.answer.remote(call):
+                await asyncio.wait_for(anext(answer), patience)
+                taken = True
+                async for message in answer:
                     begun = True
                     await send(message)
                 return
             except BackPressureError:
                 await _send_reply(self._plan.busy, send)
                 return
+            except TimeoutError:
+                answer.cancel()
+                break
             except (RayActorError, DeploymentUnavailableError):
                 if begun:
                     raise  # the client sees a broken connection: half an answer is none
+                if taken and not may_repeat:
+                    await _send_reply(self._plan.lost, send)
+                    return
                 await asyncio.sleep(_PAUSE_SECONDS * attempt)
         await _send_reply(self._plan.away, send)
 
@@ -189,11 +233,16 @@ def _plain(scope: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _read_body(receive: Receive, most: int) -> bytes:
-    """The body, or so much of one that is too long that the application sees that it is."""
+async def _read_body(scope: Mapping[str, Any], receive: Receive, most: int) -> bytes | None:
+    """The body, or so much of one that is too long that the application sees that it is; None if the client left."""
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    if length.isdigit() and int(length) > most:
+        return b""  # its headers say enough
     body = bytearray()
     while len(body) <= most:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")
         if not message.get("more_body"):
             break
@@ -213,7 +262,12 @@ def make_application(plan: Plan) -> Any:
     quiet = {"enable_access_log": False}
     drain = {"graceful_shutdown_timeout_s": plan.drain_seconds, "logging_config": quiet}
     desk = serve.deployment(
-        Host, name="desk", num_replicas=1, max_ongoing_requests=_ONGOING, ray_actor_options={"num_cpus": 1}, **drain
+        Host,
+        name="desk",
+        num_replicas=1,
+        max_ongoing_requests=_ONGOING,
+        ray_actor_options={"num_cpus": plan.cpus},
+        **drain,
     ).bind(plan.desk)
     writers = serve.deployment(
         Host,
@@ -221,7 +275,7 @@ def make_application(plan: Plan) -> Any:
         num_replicas=plan.writers,
         max_ongoing_requests=plan.ongoing,
         max_queued_requests=plan.queued,
-        ray_actor_options={"num_cpus": plan.cpus},
+        ray_actor_options={"num_cpus": plan.cpus, "num_gpus": plan.gpus},
         **drain,
     ).bind(plan.writer, desk)
     front = serve.deployment(
@@ -237,7 +291,10 @@ def make_application(plan: Plan) -> Any:
 
 @contextmanager
 def deployed(plan: Plan, *, host: str, port: int) -> Iterator[None]:
-    """The application on the cluster that this process belongs to, listening on its head node while this lasts."""
+    """The application on the cluster that this process belongs to, listening on its head node while this lasts.
+
+    What is under way in the end is finished, for as long as `drain_seconds` allow.
+    """
     import_ray()
     from ray import serve
     from ray.util import list_named_actors
@@ -246,9 +303,10 @@ def deployed(plan: Plan, *, host: str, port: int) -> Iterator[None]:
         raise SiloError("busy", "Ray Serve runs on this cluster already", "see what with `serve status`")
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     listen = {"host": host, "port": port}
-    serve.start(proxy_location="HeadOnly", http_options=listen, logging_config={"enable_access_log": False})
     try:
+        serve.start(proxy_location="HeadOnly", http_options=listen, logging_config={"enable_access_log": False})
         serve.run(make_application(plan), name=APPLICATION, route_prefix="/")
         yield
+        serve.delete(APPLICATION)  # replicas finish what they have; `shutdown` alone would end the proxy first
     finally:
         serve.shutdown()

@@ -188,7 +188,7 @@ class ClusterSearch:
             known = self._views.get(view)
             if known is None:
                 known = self._views[view] = DividedView(view, len(self._replicas), self.ask)
-                self._latest = self._latest or known.state
+                self._latest = known.state
                 view.on_close = self._release
                 self._hold()
         return known
@@ -205,7 +205,7 @@ class ClusterSearch:
     def settle(self, view: View) -> None:
         """Have all searchers acknowledge the state of a view; who does not in time is taken out of service.
 
-        Nobody waits for those that are out of service: they come back when they have acknowledged the latest one.
+        Nobody waits for those that are out of service: they come back when they have acknowledged one that is used.
         """
         self.view(view)
         end = time.monotonic() + ACKNOWLEDGE_SECONDS
@@ -298,11 +298,12 @@ class ClusterSearch:
         if replica.acknowledgement is None:
             replica.acknowledgement = self._acknowledge(replica)
         elif self._ray.wait([replica.acknowledgement], timeout=0)[0]:
-            replica.in_service = self._result(replica.acknowledgement) == self._latest
+            used = {self._latest, *(view.state for view in self._views.values())}
+            replica.in_service = self._result(replica.acknowledgement) in used
             replica.acknowledgement = None
 
     def _take_answer(self, reference: Any, replica: _Replica) -> Answer | None:
-        """None from one that is dead: it is asked again once it has acknowledged the latest state."""
+        """None from one that is dead: it is asked again once it has acknowledged a state that is used."""
         answer: Answer | None = self._result(reference)
         with self._guard:
             replica.asked.discard(reference)

@@ -33,7 +33,7 @@ from silo.server.access import Key, KeyRing, Role
 from silo.server.answers.attribution import Attributions
 from silo.server.config import ServerRecipe, is_loopback, require_servable
 from silo.server.engine import Engine
-from silo.server.jobs import Jobs
+from silo.server.jobs import FOLDER, Jobs, taking_up_jobs
 from silo.server.metrics import Metrics
 from silo.server.models import Catalogue, PlaceSearchers
 from silo.server.problems import Problem, answer_http, answer_invalid, answer_problem
@@ -171,7 +171,7 @@ def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None, tell: T
         Engine(recipe.limits.slots, recipe.limits.queue, metrics.time),
         ring,
         Attributions(recipe.limits.attribution_seconds),
-        Jobs(Path(recipe.home) / "jobs", worker.run, worker.holds),
+        Jobs(Path(recipe.home) / FOLDER, worker.run, worker.holds),
         metrics,
         recipe.limits,
         tell,
@@ -293,7 +293,10 @@ class _Gate:
 
 def serve(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGINT or SIGTERM; what is under way is finished first. `announce` gets the address."""
-    with placing(recipe.ray, parts=recipe.parts) if recipe.ray else nullcontext() as place:
+    with (
+        taking_up_jobs(Path(recipe.home)),
+        placing(recipe.ray, parts=recipe.parts) if recipe.ray else nullcontext() as place,
+    ):
         _run(build_app(recipe, place), recipe, announce)
 
 

@@ -83,8 +83,11 @@ class ServerRecipe:
 
 def read_config(path: Path) -> ServerRecipe:
     """A server's TOML file, with absolute paths."""
-    recipe = load_recipe(path, ServerRecipe)
-    base = path.absolute().parent
+    return with_absolute_paths(load_recipe(path, ServerRecipe), path.absolute().parent)
+
+
+def with_absolute_paths(recipe: ServerRecipe, base: Path) -> ServerRecipe:
+    """The same for processes that run in other folders; what is relative is seen from `base`."""
 
     def absolute(name: str) -> str:
         return str(placed(name, base)) if name else ""

@@ -23,16 +23,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from silo.errors import SiloError
-from silo.files import read_json, remove_file, write_private
+from silo.files import exclusive, read_json, remove_file, write_private
 from silo.progress import Advance
 
+FOLDER = "jobs"
+"""Of a home."""
 WAITING = "waiting"
 """The stage of a job that cannot go on yet: it may be interrupted there."""
 Result = TypeVar("Result")
@@ -78,6 +80,21 @@ class Job:
     def as_json(self) -> dict[str, Any]:
         """What whoever began it may see."""
         return {name: value for name, value in asdict(self).items() if name not in ("caller", "owner")}
+
+
+@contextmanager
+def taking_up_jobs(home: Path) -> Iterator[None]:
+    """Be the one server that takes up the jobs of a home: two would do them twice. One without rights has none."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(exclusive(home / FOLDER / "lock"))
+        except SiloError as error:
+            if error.code == "busy":
+                hint = "give this one a home of its own with --home"
+                raise SiloError("busy", f"another server has the home {home}", hint) from None
+            if error.code != "not-writable":
+                raise
+        yield
 
 
 def give_way(work: Callable[[], Result]) -> Result:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,32 @@ from silo.cluster.connect import connect
 from silo.cluster.http import APPLICATION, Hosted, Plan, Reply, Tell, deployed, make_application
 from silo.cluster.search import ClusterSearch, end_lasting, place_lasting
 from silo.errors import SiloError
+from silo.placement import Placement, ask_for, asked
 from silo.server.app import build_app, prepare_process
-from silo.server.config import ServerRecipe, read_config, require_servable
+from silo.server.config import ServerRecipe, read_config, require_servable, with_absolute_paths
+from silo.server.jobs import taking_up_jobs
 from silo.server.problems import Problem
 
 SHARED = frozenset({"/v1/completions", "/v1/chat/completions", "/mcp", "/tokenize", "/detokenize"})
-"""What writers answer: it takes long or comes often, and changes nothing."""
+"""What writers answer: it takes long or comes often, and changes no document."""
 _BUSY = Problem(429, "overloaded", "too many requests are waiting", hint="try again later")
 _AWAY = Problem(503, "cluster-unavailable", "no replica answers now", hint="try again later")
+_LOST = Problem(
+    502, "cluster-unavailable", "whoever did this has ended before it answered", hint="look whether it was done"
+)
 
 
 def serve_replicas(recipe: ServerRecipe, announce: Callable[[str], None] = lambda _: None) -> None:
     """Serve through the cluster until SIGINT or SIGTERM; what is under way is finished first."""
-    plan, stopped = make_plan(recipe), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    recipe = with_absolute_paths(recipe, Path.cwd())
+    plan = make_plan(recipe)
     with connect(recipe.ray):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with deployed(plan, host=recipe.host, port=recipe.port):
                 announce(f"http://{f'[{recipe.host}]' if ':' in recipe.host else recipe.host}:{recipe.port}")
-                stopped.wait()
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
         finally:
             end_lasting(APPLICATION, {Path(store) for model in recipe.models.values() for store in model.stores})
 
@@ -45,10 +52,10 @@ def serve_replicas(recipe: ServerRecipe, announce: Callable[[str], None] = lambd
 def make_plan(recipe: ServerRecipe) -> Plan:
     """What is deployed for a recipe."""
     require_servable(recipe)
-    limits = recipe.limits
+    limits, placement = recipe.limits, asked()
     return Plan(
-        partial(_build_desk, recipe),
-        partial(_build_writer, recipe),
+        partial(_build_desk, recipe, placement),
+        partial(_build_writer, recipe, placement),
         writers=max(1, recipe.replicas),
         shared=SHARED,
         ongoing=limits.slots,
@@ -56,7 +63,9 @@ def make_plan(recipe: ServerRecipe) -> Plan:
         body_bytes=limits.body_bytes,
         busy=_reply(_BUSY),
         away=_reply(_AWAY),
+        lost=_reply(_LOST),
         cpus=max(1, recipe.threads),
+        gpus=int(placement.device.startswith("cuda")),
         drain_seconds=limits.drain_seconds,
     )
 
@@ -73,19 +82,27 @@ def application(arguments: dict[str, str]) -> Any:
     return make_application(make_plan(recipe))
 
 
-def _build_desk(recipe: ServerRecipe) -> Hosted:
-    app = _build(recipe, None)
+def _build_desk(recipe: ServerRecipe, placement: Placement) -> Hosted:
+    app = _build(recipe, placement, None)
     attributions = app.state.service.attributions
-    return Hosted(app, app.router.lifespan_context(app), lambda told: attributions.keep(*told))
+    return Hosted(app, _run_desk(app, Path(recipe.home)), lambda told: attributions.keep(*told))
 
 
-def _build_writer(recipe: ServerRecipe, tell: Tell) -> Hosted:
-    app = _build(recipe, tell)
+@asynccontextmanager
+async def _run_desk(app: Any, home: Path) -> AsyncIterator[None]:
+    with taking_up_jobs(home):
+        async with app.router.lifespan_context(app):
+            yield
+
+
+def _build_writer(recipe: ServerRecipe, placement: Placement, tell: Tell) -> Hosted:
+    app = _build(recipe, placement, tell)
     return Hosted(app, app.router.lifespan_context(app))
 
 
-def _build(recipe: ServerRecipe, tell: Tell | None) -> Any:
+def _build(recipe: ServerRecipe, placement: Placement, tell: Tell | None) -> Any:
     prepare_process()
+    ask_for(placement, threads=max(1, recipe.threads))
 
     def place(root: Path) -> ClusterSearch:
         return place_lasting(APPLICATION, root, recipe.parts)

@@ -144,7 +144,8 @@ class Searcher:
                 break
             if view is None:
                 opened.close()
-        if self._tables is None and "knn" in generation.config.searches:
+        codec = self._tables.codec.fingerprint if self._tables else None
+        if "knn" in generation.config.searches and codec != generation.config.codec:  # the store was made anew here
             self._tables = _tested_tables(opened, self._paths)
         if self._views and state != self._state:
             self._left[self._state] = time.monotonic()
