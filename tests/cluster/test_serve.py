@@ -10,6 +10,7 @@ import pytest
 
 from silo.cluster.http import Call, Receive, _read_body, run_app
 from silo.errors import SiloError
+from silo.remote.place import remote_url
 from silo.server.config import ServerRecipe, add_model, require_servable, with_absolute_paths
 from silo.server.jobs import taking_up_jobs
 from silo.server.replicas import application
@@ -40,7 +41,8 @@ def test_paths_are_those_of_the_folder_in_which_the_command_runs(tmp_path: Path)
     recipe = add_model(ServerRecipe(keys="keys.json", home="home"), "model", ["store", "s3://bucket/store"])
     found = with_absolute_paths(recipe, tmp_path)
     assert found.models["model"].model == str(tmp_path / "model")
-    assert found.models["model"].stores == (str(tmp_path / "store"), "s3://bucket/store")
+    assert found.models["model"].stores[0] == str(tmp_path / "store")
+    assert remote_url(found.models["model"].stores[1]) == "s3://bucket/store"
     assert (found.keys, found.home) == (str(tmp_path / "keys.json"), str(tmp_path / "home"))
 
 

@@ -55,11 +55,11 @@ class Placement:
 
     def actor(self, part: int, replica: int) -> str:
         """The name of a searcher."""
-        return f"{self.group(part)}-{replica}of{self.replicas}"
+        return f"{self.group(part)}-{replica}.{self.replicas}"
 
     def group(self, part: int) -> str:
         """The name of the places of a part's searchers."""
-        return f"{_PREFIX}-{self.name}-{part}of{self.parts}"
+        return f"{_PREFIX}-{self.name}-{part}.{self.parts}"
 
     @property
     def actors(self) -> set[str]:
@@ -75,7 +75,7 @@ class Placement:
         found: dict[Placement, set[str]] = {}
         for actor in list_named_actors(all_namespaces=True):
             if actor["namespace"] == NAMESPACE and actor["name"].startswith(f"{_PREFIX}-{name}-"):
-                parts, replicas = (int(number.partition("of")[2]) for number in actor["name"].split("-")[-2:])
+                parts, replicas = (int(number.partition(".")[2]) for number in actor["name"].split("-")[-2:])
                 found.setdefault(cls(name, parts, replicas), set()).add(actor["name"])
         return list(found.items())
 
