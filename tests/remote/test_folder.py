@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from silo.errors import SiloError
 from silo.remote.cache import Cache
 from silo.remote.folder import fetched, made_at, publish_changes
-from silo.remote.head import Head, Part, is_garbage, new_object
+from silo.remote.head import HEAD, Head, Part, is_garbage, new_object
 from silo.remote.objects import Objects
+from silo.remote.publish import read_head
 
 
 @pytest.fixture
@@ -89,8 +92,57 @@ def test_only_what_no_head_can_name_is_garbage() -> None:
     assert not is_garbage("something-else", head)
 
 
+_NOW = "2026-01-01T00:00:00+00:00"
+_PART = Part(new_object("a", 0), "0" * 64, 1)
+
+
+def _decodes(head: Head) -> bool:
+    try:
+        return Head.decode(head.encode(), "url") == head
+    except SiloError as error:
+        assert error.code == "remote-damaged"
+        return False
+
+
+def _head(files: dict[str, Part], **changed: Any) -> Head:
+    return Head(**{"id": "0" * 32, "number": 1, "at": _NOW, "files": files, **changed})
+
+
 def test_a_head_cannot_name_files_outside() -> None:
-    for name in ("../x", "/etc/x", "a//b", "a/../../b"):
-        data = Head("id", 1, "", {name: Part("o", "0", 1)}).encode()
-        with pytest.raises(SiloError):
-            Head.decode(data, "url")
+    assert _decodes(_head({"a": _PART, "b/c": _PART}))
+    for name in ("../x", "/etc/x", "a//b", "a/../../b", "a\\b", "a\0b", "a" * 248, "b/" * 600 + "c", ""):
+        assert not _decodes(_head({name: _PART})), name
+    assert not _decodes(_head({"a": _PART, "a/b/c": _PART})), "a file that is a folder too"
+
+
+@pytest.mark.parametrize("sha256", ["../../../keys/x.pem", "/etc/passwd", "0" * 63, "0" * 64 + "\n", "A" * 64, [], 3])
+def test_a_head_cannot_name_files_by_a_checksum(sha256: Any) -> None:
+    assert not _decodes(_head({"a": Part(_PART.object, sha256, 1)}))
+
+
+@pytest.mark.parametrize("name", ["../other.txt", "notes.txt", "../" + new_object("a", 0), "a\0" + new_object("a", 0), 3])
+def test_a_head_cannot_name_objects_that_no_writer_made(name: Any) -> None:
+    assert not _decodes(_head({"a": Part(name, "0" * 64, 1)}))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"id": "x"}, {"id": 3}, {"number": -1}, {"number": 1.0}, {"number": True}, {"at": ""}, {"at": "2026-01-01T00:00:00"}],
+)
+def test_a_head_is_of_the_types_that_a_writer_writes(changed: dict[str, Any]) -> None:
+    assert not _decodes(_head({}, **changed))
+    for size in (-1, "1", True, None):
+        assert not _decodes(_head({"a": Part(_PART.object, "0" * 64, size)}))  # type: ignore[arg-type]
+
+
+def test_a_forged_head_reads_and_removes_nothing_of_this_machine(url: str, tmp_path: Path) -> None:
+    _publish(url, "one")
+    precious = tmp_path / "precious.txt"
+    precious.write_text("thesis")
+    head = read_head(Objects.at(url))
+    assert head is not None
+    forged = replace(head, number=2, files={**head.files, "x": Part("x", str(precious), 6)})
+    (tmp_path / "remote" / HEAD).write_bytes(forged.encode())
+    with pytest.raises(SiloError) as caught:
+        fetched(Path(url))
+    assert caught.value.code == "remote-damaged" and precious.read_text() == "thesis"

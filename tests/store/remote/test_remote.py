@@ -14,7 +14,7 @@ import pytest
 from silo.errors import SiloError
 from silo.pairing import open_store
 from silo.records import Document
-from silo.remote.head import HEAD, Head, is_garbage
+from silo.remote.head import HEAD, Head, Part, is_garbage
 from silo.remote.objects import Objects
 from silo.remote.place import remote_url
 from silo.store.backup import back_up
@@ -251,6 +251,22 @@ def test_an_older_state_that_was_put_back_is_refused(url: str, tmp_path: Path) -
         with pytest.raises(SiloError) as caught:
             look()
         assert caught.value.code == "remote-damaged"
+
+
+def test_a_forged_head_sends_no_file_of_this_machine_and_names_none_that_is_its_own(url: str, tmp_path: Path) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:2])
+    store.close()
+    head, part = head_of(url), next(iter(head_of(url).files.values()))
+    (key,) = (tmp_path / "home" / "keys").glob("*.pem")
+    evil = Part("notes.txt.000001-0123456789abcdef", f"../../../keys/{key.name}", 1)
+    for name, forged in (("notes.txt", evil), ("keys/receipts.pem", part), ("lock", part), ("readers/x", part)):
+        data = Head(head.id, head.number + 1, head.at, {**head.files, name: forged}).encode()
+        (tmp_path / "remote" / HEAD).write_bytes(data)
+        with pytest.raises(SiloError) as caught:
+            open_remote(url)
+        assert caught.value.code == "remote-damaged", name
+    assert b"PRIVATE KEY" not in remote_bytes(url)
 
 
 def test_missing_evidence_is_noticed(url: str, tmp_path: Path) -> None:

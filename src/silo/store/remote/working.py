@@ -49,6 +49,9 @@ class WorkingCopy:
                 raise SiloError("not-a-store", f"there is no store at {self.cache.remote.url}")
             if head == self.head:
                 return
+            if own := sorted(filter(is_own, head.files)):
+                what = f"{self.cache.remote.url} names {own[0]}, which no store sends"
+                raise SiloError("remote-damaged", what)
             self.cache.require_newest(head)
             try:
                 self._copy.fill(head, is_own=is_own, may_link=is_lasting)
