@@ -55,6 +55,16 @@ def test_a_change_is_published_and_two_at_once_are_not(url: str) -> None:
     assert caught.value.code == "remote-conflict"
 
 
+def test_folders_do_not_begin_inside_each_other(url: str, tmp_path: Path) -> None:
+    _publish(f"{url}/one", "one")
+    for other in (url, f"{url}/one/two"):
+        with pytest.raises(SiloError) as caught:
+            _publish(other, "two")
+        assert caught.value.code == "out-exists"
+    (tmp_path / HEAD).write_text("{}")  # of somebody else, and no head
+    _publish(f"{url}/two", "two")
+
+
 def test_a_path_of_this_machine_is_itself(tmp_path: Path) -> None:
     assert fetched(tmp_path) == tmp_path
     with made_at(tmp_path / "here") as place:

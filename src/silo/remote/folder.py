@@ -17,7 +17,7 @@ from silo.remote.cache import Cache, Copy
 from silo.remote.head import Head
 from silo.remote.objects import Objects
 from silo.remote.place import cache_folder, remote_url
-from silo.remote.publish import Publisher, read_head
+from silo.remote.publish import Publisher, read_head, require_alone
 
 _OPEN: dict[str, _Folder] = {}
 """The copies of this process, by URL."""
@@ -82,6 +82,8 @@ def made_at(path: Path, *, force: bool = False) -> Iterator[Path]:
     publisher = Publisher.begin(Objects.at(url))
     if publisher.head.number and not force:
         raise SiloError("out-exists", f"there is something at {url}")
+    if not publisher.head.number:
+        require_alone(publisher.objects)
     local = cache_folder() / "made" / hashlib.sha256(url.encode()).hexdigest()[:24]
     local.parent.mkdir(parents=True, exist_ok=True)
     yield local

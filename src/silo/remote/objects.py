@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from silo.errors import SiloError
 from silo.files import exclusive, sync_directory, sync_file, write_atomic
-from silo.remote.head import HEAD
+from silo.remote.head import FORMAT, HEAD
 
 _LOCK = "head.lock"
 _CHUNK = 1 << 20
@@ -185,6 +185,15 @@ class Objects:
                 return []
         names = (str(path)[len(self._root) :].lstrip("/") for path in found)
         return sorted(name for name in names if name not in (HEAD, _LOCK) and not name.startswith(f"{HEAD}."))
+
+    def heads_above(self) -> list[str]:
+        """Heads of artefacts that this URL lies in; one that nobody may read from here is not seen."""
+        found, folder = [], self._root
+        while folder := folder.rpartition("/")[0]:
+            with suppress(Exception):  # none there is the rule, and each file system says so in its own way
+                if FORMAT.encode() in self._system.cat_file(f"{folder}/{HEAD}"):
+                    found.append(f"{folder}/{HEAD}")
+        return found
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects, those that are gone already too."""

@@ -7,7 +7,7 @@ state or the new one, and objects that the next writer removes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from silo.errors import SiloError
 from silo.files import file_sha256
 from silo.remote.cache import IsOwn
-from silo.remote.head import Head, Part, is_garbage, new_object
+from silo.remote.head import HEAD, Head, Part, is_garbage, new_object
 from silo.remote.objects import HeadFile, Objects
 
 _AT_ONCE = 8
@@ -25,6 +25,17 @@ def read_head(objects: Objects) -> Head | None:
     """The current state of an artefact, None where there is none."""
     file = objects.read_head()
     return Head.decode(file.data, objects.url) if file else None
+
+
+def require_alone(objects: Objects) -> None:
+    """Refuse a URL inside another artefact or above one: each of the two would take the other's objects for its own."""
+    if heads := objects.heads_above() or _heads(objects.names()):
+        what = f"{objects.url} lies in another store or corpus, or around one: {heads[0]}"
+        raise SiloError("out-exists", what, "choose a path beside it")
+
+
+def _heads(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(f"/{HEAD}")]
 
 
 class Publisher:
@@ -84,8 +95,14 @@ class Publisher:
         return self.garbage()
 
     def garbage(self) -> list[str]:
-        """Objects that can never be named again."""
-        return [name for name in self.objects.names() if is_garbage(name, self.head)]
+        """Objects that can never be named again; those of another artefact below this one are its own."""
+        names = self.objects.names()
+        others = tuple(head.removesuffix(HEAD) for head in _heads(names))
+        return [name for name in names if is_garbage(name, self.head) and not name.startswith(others)]
+
+    def heads_below(self) -> list[str]:
+        """Heads of other artefacts inside this one, whose objects are not looked at."""
+        return _heads(self.objects.names())
 
     def _checksum(self, path: Path) -> str:
         status = path.stat()

@@ -337,6 +337,23 @@ def test_a_local_store_is_published_and_a_remote_one_backed_up(url: str, tmp_pat
     assert copy.erase(Selector(document="d0")).failed_checks == []
 
 
+def test_stores_neither_begin_inside_each_other_nor_remove_what_is_there(url: str, tmp_path: Path) -> None:
+    make_remote(f"{url}/mail").add(DOCUMENTS[:2])
+    for other in (url, f"{url}/mail/more", f"{url}/mail/data/buckets"):
+        with pytest.raises(SiloError) as caught:
+            make_remote(other)
+        assert caught.value.code == "out-exists" and HEAD in caught.value.message
+    around = f"file://{tmp_path}/around"
+    store = make_remote(around)
+    (tmp_path / "remote" / "mail").rename(tmp_path / "around" / "mail")
+    before = tree(tmp_path / "around" / "mail")
+    store.add(DOCUMENTS[2:4])
+    done = store.erase(Selector(document="d2"))
+    assert tree(tmp_path / "around" / "mail") == before
+    assert done.failed_checks == ["remote-hits"], "it says that there is something it did not look at"
+    assert [problem for problem in store.verify().problems if "mail/head.json" in problem]
+
+
 def test_urls_survive_being_paths() -> None:
     for given, meant in (
         ("s3://bucket/a/b/", "s3://bucket/a/b"),

@@ -28,7 +28,7 @@ from silo.remote.cache import Cache
 from silo.remote.head import Head
 from silo.remote.objects import Objects
 from silo.remote.place import receipts_folder
-from silo.remote.publish import Publisher, read_head
+from silo.remote.publish import Publisher, read_head, require_alone
 from silo.store.adding.add import Added
 from silo.store.adding.given import Given
 from silo.store.adding.sync import Synced
@@ -250,9 +250,11 @@ def new_remote(url: str) -> Iterator[Path]:
 
 
 def require_free(url: str) -> None:
-    """Refuse a URL at which a store or a corpus is."""
-    if read_head(Objects.at(url)) is not None:
+    """Refuse a URL at which a store or a corpus is, or around which or in which there is one."""
+    objects = Objects.at(url)
+    if read_head(objects) is not None:
         raise SiloError("out-exists", f"there is something at {url}", "choose another path")
+    require_alone(objects)
 
 
 def publish_store(root: Path, url: str) -> None:
@@ -289,6 +291,7 @@ def _object_problems(publisher: Publisher, advance: Advance) -> list[str]:
         publisher.remove_garbage()
     head, objects = publisher.head, publisher.objects
     problems = [f"{name} is in no head" for name in publisher.garbage()]
+    problems += [f"{name} is of another store or corpus, which was not looked at" for name in publisher.heads_below()]
     for at, (name, part) in enumerate(head.files.items(), start=1):
         try:
             if objects.checksum(part.object) != part.sha256:

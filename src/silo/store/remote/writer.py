@@ -75,7 +75,7 @@ class RemoteWriter(Store):
 
     def _check_elsewhere(self) -> Mapping[str, Result]:
         self._publish()
-        left = self.publisher.remove_garbage()
+        left = [*self.publisher.remove_garbage(), *self.publisher.heads_below()]
         head, cache, current = self.publisher.head, self.working.cache, read_generation(self.paths)
         versions = self.publisher.objects.keeps_versions()
         return {
