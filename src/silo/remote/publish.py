@@ -54,7 +54,8 @@ class Publisher:
     def publish(self, root: Path, *, is_own: IsOwn) -> set[str]:
         """Make the files of a directory the current state; gives the names of those that left.
 
-        The error is `remote-conflict` if somebody else has published meanwhile: then nothing has changed.
+        The error is `remote-conflict` if somebody else has published meanwhile: then nothing has changed, unless the
+        answer to a swap was lost and theirs followed ours, which is then part of what they published.
         """
         files = {str(path.relative_to(root)): path for path in _files(root)}
         checksums = {name: self._checksum(path) for name, path in files.items() if not is_own(name)}
@@ -74,8 +75,10 @@ class Publisher:
             self.objects.swap_head(head.encode(), expected)
         except SiloError as error:
             if error.code == "remote-conflict":
-                with suppress(SiloError):
-                    self.objects.remove(part.object for part in new.values())
+                with suppress(SiloError):  # what the other one took over is named by now, and stays
+                    current = read_head(self.objects)
+                    named = current.objects if current else set()
+                    self.objects.remove(sorted({part.object for part in new.values()} - named))
             raise
         before, self.head = self.head, head
         with suppress(SiloError):  # whoever writes next removes what is left

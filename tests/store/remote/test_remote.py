@@ -15,7 +15,7 @@ from silo.errors import SiloError
 from silo.pairing import open_store
 from silo.records import Document
 from silo.remote.head import HEAD, Head, Part, is_garbage
-from silo.remote.objects import Objects
+from silo.remote.objects import HeadFile, Objects
 from silo.remote.place import remote_url
 from silo.store.backup import back_up
 from silo.store.erasure.receipt import check_receipt, read_receipt
@@ -124,6 +124,27 @@ def test_an_erasure_that_loses_a_race_begins_again(url: str, monkeypatch: pytest
     monkeypatch.setattr(Objects, "swap_head", race)
     store.erase(Selector(document="d1"))
     assert {item.external_id for item in store.documents()} == {"d0", "d2", "d3", "d4", "d5"}
+
+
+def test_a_lost_answer_and_a_rival_lose_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:1])
+    rival, swap, lost = reopened(url), Objects._swap_in_directory, list[int]()
+
+    def lose(self: Objects, data: bytes, expected: HeadFile | None) -> bool:
+        done = swap(self, data, expected)
+        if not lost:  # it arrived, the answer did not; a rival goes on from it, and the second try is refused
+            lost.append(1)
+            rival.note_backup()
+            return False
+        return done
+
+    monkeypatch.setattr(Objects, "_swap_in_directory", lose)
+    with pytest.raises(SiloError) as caught:
+        store.add(DOCUMENTS[2:4])
+    assert caught.value.code == "remote-conflict"
+    assert head_of(url).objects <= set(Objects.at(url).names())
+    assert reopened(url).verify().problems == ()
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
