@@ -185,16 +185,19 @@ class Copy:
         self._lock = cache.lock_copy(root)
         self._held: dict[str, str] = {}
 
-    def fill(self, head: Head, *, is_own: IsOwn, may_link: IsOwn) -> None:
+    def fill(
+        self, head: Head, *, is_own: IsOwn, may_link: IsOwn, is_compared: IsOwn = lambda _: False
+    ) -> None:
         """Let the directory hold what a head names, and nothing else; first of all everything is fetched.
 
-        Files that `may_link` never change in place; the others are copied.
+        Files that `may_link` never change in place; the others are copied. Each is compared with its checksum, and
+        fetched anew if it was damaged here, but those that `is_compared` by whoever opens them.
         """
         self.cache.fetch(head)
         with disk_errors(self.root):
             for name, part in head.files.items():
                 if self._held.get(name) != part.sha256 or not (self.root / name).exists():
-                    self._place(name, part, link=may_link(name))
+                    self._place(name, part, link=may_link(name), compare=not is_compared(name))
             for path in list(self._files()):
                 name = str(path.relative_to(self.root))
                 if name not in head.files and not is_own(name):
@@ -205,22 +208,32 @@ class Copy:
         """Place every file anew at the next `fill`."""
         self._held.clear()
 
-    def _place(self, name: str, part: Part, *, link: bool) -> None:
+    def _place(self, name: str, part: Part, *, link: bool, compare: bool) -> None:
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f"{target.name}.partial")
         remove_file(partial)
-        while True:
-            try:
-                if link:
-                    link_or_copy(self.cache.object(part.sha256), partial)
-                else:
-                    copy_file(self.cache.object(part.sha256), partial)
-                break
-            except FileNotFoundError:  # another process, at another head, has removed it
-                self.cache.fetch(Head("", 0, "", {name: part}))
+        damaged = False
+        while not self._takes(partial, part, link=link, compare=compare):
+            remove_file(partial)
+            if damaged:
+                raise SiloError("disk-failed", f"{self.cache.root} does not keep what is written to it")
+            damaged = True
+            remove_file(self.cache.object(part.sha256))
         partial.rename(target)
         self._held[name] = part.sha256
+
+    def _takes(self, partial: Path, part: Part, *, link: bool, compare: bool) -> bool:
+        """Take a file from the cache; false if it is damaged there."""
+        source = self.cache.object(part.sha256)
+        while True:
+            try:
+                if not link:
+                    return copy_file(source, partial) == part.sha256
+                link_or_copy(source, partial)
+                return not compare or file_sha256(partial) == part.sha256
+            except FileNotFoundError:  # it was damaged, or another process, at another head, has removed it
+                self.cache.fetch(Head("", 0, "", {"": part}))
 
     def _files(self) -> Iterator[Path]:
         for folder, _, names in os.walk(self.root):

@@ -31,13 +31,12 @@ class _Folder:
         self.head = Head.first()
 
     def follow(self) -> None:
-        """Bring the copy to the newest head; damage in the cache is fetched again."""
+        """Bring the copy to the newest head."""
         head = read_head(self.objects)
         if head is None:
             raise SiloError("input-missing", f"there is nothing at {self.objects.url}")
         if head != self.head:
             self.cache.require_newest(head)
-            self.cache.drop_damaged(head)
             try:
                 self.copy.fill(head, is_own=_is_partial, may_link=lambda _: True)
             except FileNotFoundError as error:

@@ -246,6 +246,23 @@ def test_a_damaged_cache_is_fetched_again_and_a_damaged_object_is_refused(url: s
     assert caught.value.code == "remote-damaged"
 
 
+def test_a_file_that_was_damaged_in_the_cache_is_never_published(url: str, tmp_path: Path) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:3])
+    store.erase(Selector(document="d1"))
+    store.close()
+    before = {name: part for name, part in head_of(url).files.items() if name.startswith("receipts/")}
+    for part in before.values():
+        (file,) = (tmp_path / "home" / "cache").glob(f"*/objects/{part.sha256}")
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    store = reopened(url)
+    assert store.add(DOCUMENTS[3:4]).added == 1
+    assert before and before.items() <= head_of(url).files.items()
+    assert store.verify().problems == ()
+
+
 def test_every_changed_byte_of_the_head_is_noticed(url: str, tmp_path: Path) -> None:
     make_remote(url).close()
     file = tmp_path / "remote" / HEAD

@@ -54,7 +54,7 @@ class WorkingCopy:
                 raise SiloError("remote-damaged", what)
             self.cache.require_newest(head)
             try:
-                self._copy.fill(head, is_own=is_own, may_link=is_lasting)
+                self._copy.fill(head, is_own=is_own, may_link=is_lasting, is_compared=is_bucket)
             except FileNotFoundError as error:
                 if read_head(self.cache.remote) == head:
                     what = f"an object of {self.cache.remote.url} is missing: {error}"
@@ -89,6 +89,11 @@ def is_own(name: str) -> bool:
 def is_lasting(name: str) -> bool:
     """Whether a file never changes under its name."""
     return name.startswith(_LASTING)
+
+
+def is_bucket(name: str) -> bool:
+    """Whether a file is a bucket, which is compared with its checksum when it is opened."""
+    return name.startswith(f"{BUCKETS}/")
 
 
 def is_unfinished(name: str, paths: StorePaths) -> bool:
