@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,26 @@ def test_copies_of_processes_that_are_gone_are_removed(url: str, tmp_path: Path)
     held.root.mkdir()
     cache.new_copy().close()
     assert not left.exists() and held.root.exists()
+
+
+def test_what_a_process_that_was_killed_had_half_fetched_is_removed(url: str, tmp_path: Path) -> None:
+    _publish(url, "a text that is to go")
+    program = (
+        "import os, signal, sys; from pathlib import Path; from silo.remote.objects import Objects;"
+        "from silo.remote.folder import fetched; get = Objects.get;"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL);"
+        "Objects.get = lambda *given: [get(*given), given[1].startswith('shards/') and die()][0];"
+        "fetched(Path(sys.argv[1]))"
+    )
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode < 0
+
+    def held() -> list[Path]:
+        files = (path for path in (tmp_path / "home" / "cache").rglob("*") if path.is_file())
+        return [path for path in files if "to go" in path.read_text()]
+
+    assert held(), "the program was killed too early"
+    head = Head.first()
+    assert Cache(Objects.at(url)).count_strays(head, "shards", 0) == 0 and not held()
 
 
 def test_only_what_no_head_can_name_is_garbage() -> None:

@@ -2,7 +2,7 @@
 
 On disk, per URL: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
 `objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a directory per process that has the
-artefact open, with a lock beside it that ends with the process. Files that never change are second names of `objects/`.
+artefact open, with a lock beside it that ends with the process, and `.fetching/` for what is on its way. Files that never change are second names of `objects/`.
 Nothing here is ever repaired: a copy whose process is gone, a damaged object, and everything that the head does not
 name any more, are removed.
 """
@@ -13,8 +13,9 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from silo.errors import SiloError
@@ -38,6 +39,7 @@ from silo.remote.place import cache_folder
 
 _AT_ONCE = 8
 _POLL_SECONDS = 0.05
+_FETCHING = ".fetching"
 
 IsOwn = Callable[[str], bool]
 """Tells by its path in a copy a file that belongs to this process alone: it is neither sent nor removed."""
@@ -102,42 +104,43 @@ class Cache:
         with locked_directory(self.root, wait=True):
             return SharedLock(root.with_name(f"{root.name}.lock"))
 
-    def fetch(self, head: Head) -> None:
-        """Have every file of a head in `objects/`, its checksum compared as it comes."""
-        wanted = {part.sha256: part for part in head.files.values()}
-        missing = [part for sha256, part in wanted.items() if not self.object(sha256).exists()]
+    def fetch(self, parts: Iterable[Part], folder: Path) -> None:
+        """Have files in `objects/`, their checksums compared as they come; until then they lie in a folder of a copy."""
+        missing = {part.sha256: part for part in parts if not self.object(part.sha256).exists()}
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(self._fetch, missing))
+            list(pool.map(partial(self._fetch, folder), missing.values()))
 
-    def _fetch(self, part: Part) -> None:
-        partial = self._objects / f"{part.sha256}.{secrets.token_hex(4)}.partial"
+    def _fetch(self, folder: Path, part: Part) -> None:
+        coming = folder / part.sha256
         try:
-            with disk_errors(partial):
-                actual = self.remote.get(part.object, partial)
+            with disk_errors(coming):
+                actual = self.remote.get(part.object, coming)
             if actual != part.sha256:
                 raise SiloError("remote-damaged", f"{self.remote.url}/{part.object} differs from its checksum")
-            with disk_errors(partial):
-                partial.rename(self.object(part.sha256))
+            with disk_errors(coming):
+                coming.rename(self.object(part.sha256))
         finally:
-            remove_file(partial)
+            remove_file(coming)
 
     def object(self, sha256: str) -> Path:
         """Where a file lies, if it is here."""
         return self._objects / sha256
 
     def take_in(self, file: Path, sha256: str) -> None:
-        """Have a file that was made here among the objects, without fetching it."""
+        """Have a file that was made in a copy among the objects, without fetching it."""
         place = self.object(sha256)
         if not place.exists():
-            partial = self._objects / f"{sha256}.{secrets.token_hex(4)}.partial"
-            link_or_copy(file, partial)
-            partial.rename(place)
+            linked = file.with_name(f"{file.name}.partial")  # in the copy: what is killed here goes with it
+            link_or_copy(file, linked)
+            linked.rename(place)
 
     def prune(self, head: Head) -> None:
         """Remove every object that a head does not name."""
         named = {part.sha256 for part in head.files.values()}
         for path in self._objects.iterdir():
-            if path.name not in named and path.suffix != ".partial":
+            if path.name not in named:
                 remove_file(path)
 
     def drop_damaged(self, head: Head) -> bool:
@@ -167,11 +170,12 @@ class Cache:
 
     def copies(self) -> list[Path]:
         """The directories of all processes that have the artefact open here."""
-        return sorted(folder for folder in self._copies.iterdir() if folder.is_dir())
+        return sorted(folder for folder in self._copies.iterdir() if folder.is_dir() and not folder.suffix)
 
     def _strays(self, head: Head, among: str) -> list[Path]:
         named = {part.sha256 for part in head.files.values()}
-        objects = [path for path in self._objects.iterdir() if path.name.partition(".")[0] not in named]
+        held = (*self._objects.iterdir(), *self._copies.glob(f"*{_FETCHING}/*"))
+        objects = [path for path in held if path.name not in named]
         copied = (path for path in self._copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
         return [*objects, *copied]
 
@@ -193,7 +197,7 @@ class Copy:
         Files that `may_link` never change in place; the others are copied. Each is compared with its checksum, and
         fetched anew if it was damaged here, but those that `is_compared` by whoever opens them.
         """
-        self.cache.fetch(head)
+        self._fetch(head.files.values())
         with disk_errors(self.root):
             for name, part in head.files.items():
                 if self._held.get(name) != part.sha256 or not (self.root / name).exists():
@@ -211,29 +215,32 @@ class Copy:
     def _place(self, name: str, part: Part, *, link: bool, compare: bool) -> None:
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.partial")
-        remove_file(partial)
+        taken = target.with_name(f"{target.name}.partial")
+        remove_file(taken)
         damaged = False
-        while not self._takes(partial, part, link=link, compare=compare):
-            remove_file(partial)
+        while not self._takes(taken, part, link=link, compare=compare):
+            remove_file(taken)
             if damaged:
                 raise SiloError("disk-failed", f"{self.cache.root} does not keep what is written to it")
             damaged = True
             remove_file(self.cache.object(part.sha256))
-        partial.rename(target)
+        taken.rename(target)
         self._held[name] = part.sha256
 
-    def _takes(self, partial: Path, part: Part, *, link: bool, compare: bool) -> bool:
+    def _takes(self, taken: Path, part: Part, *, link: bool, compare: bool) -> bool:
         """Take a file from the cache; false if it is damaged there."""
         source = self.cache.object(part.sha256)
         while True:
             try:
                 if not link:
-                    return copy_file(source, partial) == part.sha256
-                link_or_copy(source, partial)
-                return not compare or file_sha256(partial) == part.sha256
+                    return copy_file(source, taken) == part.sha256
+                link_or_copy(source, taken)
+                return not compare or file_sha256(taken) == part.sha256
             except FileNotFoundError:  # it was damaged, or another process, at another head, has removed it
-                self.cache.fetch(Head("", 0, "", {"": part}))
+                self._fetch([part])
+
+    def _fetch(self, parts: Iterable[Part]) -> None:
+        self.cache.fetch(parts, self.root.with_name(f"{self.root.name}{_FETCHING}"))
 
     def _files(self) -> Iterator[Path]:
         for folder, _, names in os.walk(self.root):
