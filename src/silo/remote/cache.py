@@ -1,6 +1,6 @@
 """Copies of a remote artefact on this machine: ordinary directories, filled from objects whose checksums were compared.
 
-On disk, per URL: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
+On disk, per URL, of which an artefact may have several: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
 `objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a directory per process that has the
 artefact open, with a lock beside it that ends with the process, and `.fetching/` for what is on its way. Files that never change are second names of `objects/`.
 Nothing here is ever repaired: a copy whose process is gone, a damaged object, and everything that the head does not
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from silo.errors import SiloError
 from silo.files import (
@@ -69,10 +70,7 @@ class Cache:
         """
         mark = hashlib.sha256(head.encode()).hexdigest()
         with locked_directory(self.root, wait=True):
-            try:
-                seen = read_json(self._seen)
-            except (FileNotFoundError, ValueError):
-                seen = {}
+            seen = _read_seen(self._seen)
             if seen.get("id") == head.id and (seen["number"], seen["mark"]) != (head.number, mark):
                 if seen["number"] >= head.number:
                     what = f"{self.remote.url} is older than this machine has seen: number {head.number}"
@@ -84,20 +82,8 @@ class Cache:
 
     def new_copy(self) -> Copy:
         """A place for a copy, with nothing in it; those of processes that are gone are removed first."""
-        self._remove_dead_copies()
+        _remove_dead_copies(self.root)
         return Copy(self, self._copies / secrets.token_hex(8))
-
-    def _remove_dead_copies(self) -> None:
-        with locked_directory(self.root, wait=True):
-            for lock in self._locks():
-                if not is_held(lock):
-                    for left in self._copies.glob(f"{lock.stem}*"):
-                        if left != lock:
-                            remove_tree(left)
-                    remove_file(lock)
-
-    def _locks(self) -> list[Path]:
-        return sorted(self._copies.glob("*.lock"))
 
     def lock_copy(self, root: Path) -> SharedLock:
         """Hold a copy until this process ends."""
@@ -139,9 +125,15 @@ class Cache:
     def prune(self, head: Head) -> None:
         """Remove every object that a head does not name."""
         named = {part.sha256 for part in head.files.values()}
-        for path in self._objects.iterdir():
-            if path.name not in named:
-                remove_file(path)
+        for root in self._roots(head):
+            for path in (root / "objects").iterdir():
+                if path.name not in named:
+                    remove_file(path)
+
+    def _roots(self, head: Head) -> list[Path]:
+        """This folder, and those of other URLs that the same artefact was seen at."""
+        others = (seen for seen in self.root.parent.glob(f"*/{self._seen.name}") if seen != self._seen)
+        return [self.root, *(seen.parent for seen in others if _read_seen(seen).get("id") == head.id)]
 
     def drop_damaged(self, head: Head) -> bool:
         """Remove objects whose bytes are not what their name says; true if there were any."""
@@ -161,23 +153,45 @@ class Cache:
         """
         end = time.monotonic() + seconds
         while True:
-            self._remove_dead_copies()
+            for root in self._roots(head):
+                _remove_dead_copies(root)
             self.prune(head)
-            strays = self._strays(head, among)
+            strays = sum(len(_strays(root, head, among)) for root in self._roots(head))
             if not strays or time.monotonic() > end:
-                return len(strays)
+                return strays
             time.sleep(_POLL_SECONDS)
 
-    def copies(self) -> list[Path]:
-        """The directories of all processes that have the artefact open here."""
-        return sorted(folder for folder in self._copies.iterdir() if folder.is_dir() and not folder.suffix)
+    def copies(self, head: Head) -> list[Path]:
+        """The directories of all processes that have the artefact open here, by whatever URL."""
+        folders = (folder for root in self._roots(head) for folder in (root / "copies").iterdir())
+        return sorted(folder for folder in folders if folder.is_dir() and not folder.suffix)
 
-    def _strays(self, head: Head, among: str) -> list[Path]:
-        named = {part.sha256 for part in head.files.values()}
-        held = (*self._objects.iterdir(), *self._copies.glob(f"*{_FETCHING}/*"))
-        objects = [path for path in held if path.name not in named]
-        copied = (path for path in self._copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
-        return [*objects, *copied]
+
+def _read_seen(path: Path) -> dict[str, Any]:
+    """The newest head that was seen; nothing if that is not known any more."""
+    try:
+        seen = read_json(path)
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return seen if isinstance(seen, dict) and seen.keys() >= {"id", "number", "mark"} else {}
+
+
+def _remove_dead_copies(root: Path) -> None:
+    with locked_directory(root, wait=True):
+        for lock in sorted((root / "copies").glob("*.lock")):
+            if not is_held(lock):
+                for left in lock.parent.glob(f"{lock.stem}*"):
+                    if left != lock:
+                        remove_tree(left)
+                remove_file(lock)
+
+
+def _strays(root: Path, head: Head, among: str) -> list[Path]:
+    named, copies = {part.sha256 for part in head.files.values()}, root / "copies"
+    held = (*(root / "objects").iterdir(), *copies.glob(f"*{_FETCHING}/*"))
+    objects = [path for path in held if path.name not in named]
+    copied = (path for path in copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
+    return [*objects, *copied]
 
 
 class Copy:

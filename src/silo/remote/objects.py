@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from silo.errors import SiloError
 from silo.files import exclusive, sync_directory, sync_file, write_atomic
 from silo.remote.head import FORMAT, HEAD
+from silo.remote.place import remote_url
 
 _LOCK = "head.lock"
 _CHUNK = 1 << 20
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_EXTRAS = {"s3": "s3"}
 
 
 class HeadFile(NamedTuple):
@@ -45,8 +46,9 @@ class Objects:
         """The objects under a URL; nothing is asked of it yet."""
         import fsspec  # where it is needed: everything that may lie at a URL comes by here
 
+        url = remote_url(url) or url
         protocol = url.split(":", 1)[0]
-        options = {"auto_mkdir": True} if protocol in ("file", "local") else {"use_listings_cache": False}
+        options = {"auto_mkdir": True} if protocol == "file" else {"use_listings_cache": False}
         try:
             system, root = fsspec.url_to_fs(url, **options)
         except ImportError as error:

@@ -14,12 +14,14 @@ from silo.errors import SiloError
 
 _URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.-]+):/{1,3}(?P<rest>[^/].*)")
 _NOT_WRITABLE = ("http", "https", "ftp", "data", "github", "zip", "tar")
+_DIRECTORIES = ("file", "local")
+_ALIASES = {"s3a": "s3"}
 
 
 def remote_url(path: str | os.PathLike[str]) -> str | None:
     """The URL that a path is meant as, None for one of this machine.
 
-    A URL that went through `Path` has lost a slash: it gets it back.
+    A URL that went through `Path` has lost a slash: it gets it back. Spellings of one place become one URL.
     """
     match = _URL.fullmatch(os.fspath(path))
     if match is None:
@@ -27,7 +29,9 @@ def remote_url(path: str | os.PathLike[str]) -> str | None:
     protocol, rest = match["protocol"], match["rest"].rstrip("/")
     if protocol in _NOT_WRITABLE or "::" in rest:
         raise SiloError("usage", f"{protocol}: is no place for a store or a corpus", "give a URL such as s3://bucket/x")
-    return f"{protocol}:///{rest}" if protocol in ("file", "local") else f"{protocol}://{rest}"
+    if protocol in _DIRECTORIES:
+        return f"file://{os.path.realpath(f'/{rest}')}"
+    return f"{_ALIASES.get(protocol, protocol)}://{rest}"
 
 
 def placed(name: str | os.PathLike[str], base: Path) -> Path:

@@ -85,6 +85,27 @@ def test_an_erased_document_is_gone_from_the_objects_and_from_the_caches_of_two_
     assert store.add(DOCUMENTS).added == 0, "it is kept out"
 
 
+def test_an_erasure_reaches_the_caches_of_this_machine_under_every_url(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:3])
+    (tmp_path / "link").symlink_to(tmp_path / "remote")
+    (tmp_path / "mount").mkdir()
+    for other in (f"file://{tmp_path}/mount/../remote", f"local://{tmp_path}/remote", f"file://{tmp_path}/link"):
+        assert open_remote(other).url == url
+    with monkeypatch.context() as patch:  # as another mount of one disk, or another name of one bucket
+        patch.setattr("os.path.realpath", str)
+        other = open_remote(f"file://{tmp_path}/link")
+        assert other.url != url
+        other.close()
+    old = {part.sha256 for name, part in head_of(url).files.items() if name.startswith("data/buckets/")}
+    held = [path for path in (tmp_path / "home" / "cache").glob("*/objects/*") if path.name in old]
+    assert len(held) == 2 * len(old)
+    done = store.erase(Selector(document="d1"))
+    assert done.failed_checks == [] and not any(path.exists() for path in held)
+
+
 def test_nobody_finds_a_document_whose_erasure_was_accepted_elsewhere(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +418,9 @@ def test_urls_survive_being_paths() -> None:
         ("s3://bucket/a/b/", "s3://bucket/a/b"),
         ("file:///tmp/x", "file:///tmp/x"),
         ("memory://x", "memory://x"),
+        ("local:///tmp/x", "file:///tmp/x"),
+        ("file:///tmp/y/../x/.", "file:///tmp/x"),
+        ("s3a://bucket/a", "s3://bucket/a"),
     ):
         assert remote_url(given) == remote_url(Path(given)) == meant
     assert remote_url("stores/mine") is None and remote_url(Path("/tmp/a:b/c")) is None

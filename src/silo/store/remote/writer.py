@@ -83,7 +83,7 @@ class RemoteWriter(Store):
             "remote-hits": len(left),
             "remote-versions-gone": NOT_CHECKED if versions is None else not versions,
             "cache-hits": cache.count_strays(head, BUCKETS, DRAIN_SECONDS),
-            "cache-readers-drained": all(drain_readers(StorePaths(folder), current) for folder in cache.copies()),
+            "cache-readers-drained": all(drain_readers(StorePaths(folder), current) for folder in cache.copies(head)),
         }
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
