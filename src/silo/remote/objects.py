@@ -179,14 +179,25 @@ class Objects:
         return digest.hexdigest()
 
     def names(self) -> list[str]:
-        """Every object but the head and its lock."""
+        """Every object but the head and its lock; a folder that cannot be listed is an error."""
         with self._errors("list"):
-            try:
-                found = self._system.find(self._root)
-            except FileNotFoundError:
-                return []
-        names = (str(path)[len(self._root) :].lstrip("/") for path in found)
+            found = self._find()
+        names = (path[len(self._root) :].lstrip("/") for path in found)
         return sorted(name for name in names if name not in (HEAD, _LOCK) and not name.startswith(f"{HEAD}."))
+
+    def _find(self) -> list[str]:
+        """Every path. S3 lists all keys at once; elsewhere `find` passes over folders whose listing fails."""
+        if self._is_s3:
+            return [str(path) for path in self._system.find(self._root)]
+        found, folders = list[str](), [self._root]
+        while folders:
+            folder = folders.pop()
+            with suppress(FileNotFoundError):  # what is gone has nothing in it
+                for facts in self._system.ls(folder, detail=True):
+                    path = str(facts["name"]).rstrip("/")
+                    if path != folder:  # some name the folder itself
+                        (folders if facts["type"] == "directory" else found).append(path)
+        return found
 
     def heads_above(self) -> list[str]:
         """Heads of artefacts that this URL lies in; one that nobody may read from here is not seen."""

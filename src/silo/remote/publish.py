@@ -7,7 +7,7 @@ state or the new one, and objects that the next writer removes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +44,7 @@ class Publisher:
     def __init__(self, objects: Objects, head: Head) -> None:
         self.objects = objects
         self.head = head
+        self._unremoved: set[str] = set()
         self._checksums: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
     @classmethod
@@ -82,7 +83,7 @@ class Publisher:
             raise
         before, self.head = self.head, head
         with suppress(SiloError):  # whoever writes next removes what is left
-            self.objects.remove(sorted(before.objects - head.objects))
+            self._remove(sorted(before.objects - head.objects))
         return before.files.keys() - head.files.keys()
 
     def _expected(self) -> HeadFile | None:
@@ -93,9 +94,19 @@ class Publisher:
         return file
 
     def remove_garbage(self) -> list[str]:
-        """Remove what can never be named again; gives what is left of it at a second look."""
-        self.objects.remove(self.garbage())
+        """Remove what can never be named again; gives what is left of it at a second look.
+
+        What could not be removed earlier is tried again, whether a listing shows it or not.
+        """
+        self._remove(sorted(self._unremoved.union(self.garbage())))
         return self.garbage()
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove objects; those that are left when it fails are kept in mind."""
+        self._unremoved.update(names)
+        for name in names:
+            self.objects.remove([name])
+            self._unremoved.discard(name)
 
     def garbage(self) -> list[str]:
         """Objects that can never be named again; those of another artefact below this one are its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,13 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from silo.errors import SiloError
 from silo.pairing import open_store
 from silo.records import Document
-from silo.remote.head import HEAD, Head, Part, is_garbage
+from silo.remote.head import HEAD, Head, Part, is_garbage, new_object
 from silo.remote.objects import HeadFile, Objects
 from silo.remote.place import remote_url
+from silo.remote.publish import Publisher
 from silo.store.backup import back_up
 from silo.store.erasure.receipt import check_receipt, read_receipt
 from silo.store.remote.store import RemoteStore, open_remote, publish_store
@@ -282,6 +285,55 @@ def test_a_file_that_was_damaged_in_the_cache_is_never_published(url: str, tmp_p
     assert store.add(DOCUMENTS[3:4]).added == 1
     assert before and before.items() <= head_of(url).files.items()
     assert store.verify().problems == ()
+
+
+def test_a_listing_that_fails_is_not_an_empty_one(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:3])
+    bucket = next(part for name, part in head_of(url).files.items() if name.startswith("data/buckets/"))
+    left = tmp_path / "remote" / new_object("data/buckets/x.bucket", 0)
+    left.write_bytes((tmp_path / "remote" / bucket.object).read_bytes())
+    ls = LocalFileSystem.ls
+
+    def fail(self: LocalFileSystem, path: str, **options: object) -> object:
+        if "buckets" in path:
+            raise OSError(errno.EIO, "Input/output error")
+        return ls(self, path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "ls", fail)
+        for look in (lambda: store.erase(Selector(document="d1")), store.verify):
+            with pytest.raises(SiloError) as caught:
+                look()
+            assert caught.value.code == "remote-failed"
+    assert not store.holds(DOCUMENTS[1].id), "it is accepted"
+    store.allow("nothing")
+    assert store.verify().problems == () and not left.exists()
+
+
+def test_what_could_not_be_removed_is_tried_again_though_no_listing_shows_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a").write_text("one")
+    publisher = Publisher.begin(Objects.at(url))
+    publisher.publish(tmp_path / "made", is_own=lambda _: False)
+    (old,) = publisher.head.objects
+    (tmp_path / "made" / "a").write_text("two")
+
+    def fail(*_: object) -> None:
+        raise SiloError("remote-failed", "not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "remove", fail)
+        publisher.publish(tmp_path / "made", is_own=lambda _: False)
+        patch.setattr(Objects, "names", lambda _: [])
+        with pytest.raises(SiloError):
+            publisher.remove_garbage()
+        patch.undo()
+        patch.setattr(Objects, "names", lambda _: [])
+        assert publisher.remove_garbage() == []
+    assert not (tmp_path / "remote" / old).exists()
 
 
 def test_every_changed_byte_of_the_head_is_noticed(url: str, tmp_path: Path) -> None:
