@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from silo.cli.main import main
+from silo.corpus.corpus import Corpus
 from silo.errors import SiloError
 from silo.remote.cache import Cache
 from silo.remote.folder import fetched, made_at, publish_changes
@@ -65,6 +68,20 @@ def test_folders_do_not_begin_inside_each_other(url: str, tmp_path: Path) -> Non
         assert caught.value.code == "out-exists"
     (tmp_path / HEAD).write_text("{}")  # of somebody else, and no head
     _publish(f"{url}/two", "two")
+
+
+def test_a_corpus_that_is_built_anew_keeps_who_opted_out(url: str, tmp_path: Path) -> None:
+    text = "Some public domain text, long enough to be kept as it is. "
+    records = [{"id": f"d{at}", "text": f"{text * 8}{at}" * 2, "license": "CC0-1.0"} for at in range(3)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    build = ["corpus", "build", "--jsonl", str(tmp_path / "in.jsonl"), "--out", url, "--workers", "1", "--quiet"]
+    assert main(build) == 0
+    corpus = Corpus.open(Path(url))
+    gone = next(corpus.documents()).id
+    corpus.opt_out([gone])
+    assert main([*build, "--force"]) == 0
+    assert Corpus.open(Path(url)).opted_out() == {gone}
+    assert gone not in {document.id for document in Corpus.open(Path(url)).documents()}
 
 
 def test_a_path_of_this_machine_is_itself(tmp_path: Path) -> None:
