@@ -171,10 +171,62 @@ def test_a_lost_answer_and_a_rival_lose_nothing(url: str, monkeypatch: pytest.Mo
     assert reopened(url).verify().problems == ()
 
 
+def test_an_erasure_is_left_to_the_one_who_began_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:3])
+    other, told = reopened(url), list[SiloError]()
+
+    def write() -> None:
+        with pytest.raises(SiloError) as caught:
+            other.add(DOCUMENTS[3:4])
+        told.append(caught.value)
+
+    done = store.erase(Selector(document="d1"), accepted=write)
+    assert [error.code for error in told] == ["busy"]
+    assert done.salts and done.receipt is not None and done.receipt.parent == tmp_path / "home" / "receipts"
+    assert other.add(DOCUMENTS[3:4]).added == 1
+    with pytest.raises(Killed):
+        store.erase(Selector(document="d2"), accepted=_die)
+    for _ in range(2):
+        with pytest.raises(SiloError) as caught:
+            other.add(DOCUMENTS[4:5])
+        assert caught.value.code == "busy"
+    monkeypatch.setattr("silo.store.remote.writer.ABANDONED_SECONDS", 0.0)
+    assert other.add(DOCUMENTS[4:5]).added == 1, "nothing has happened for long"
+    assert not other.holds(DOCUMENTS[2].id) and not other.paths.pending.exists()
+
+
+def _die() -> None:
+    raise Killed
+
+
+def test_an_erasure_that_is_done_gives_its_salts_though_the_last_objects_did_not_go(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:3])
+    clean = Publisher.remove_garbage
+
+    def fail(self: Publisher) -> list[str]:
+        if "pending.json" not in self.head.files:
+            raise SiloError("remote-failed", "not now")
+        return clean(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "remove_garbage", fail)
+        done = store.erase(Selector(document="d1"))
+    assert done.salts and done.receipt is not None and done.receipt.exists()
+    assert done.failed_checks == ["remote-cleaned"]
+    assert store.erase(Selector(document="d2")).failed_checks == []
+
+
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_any_call_an_erasure_is_whole_or_not_there(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
+    monkeypatch.setattr("silo.store.remote.writer.ABANDONED_SECONDS", 0.0)  # nobody waits for whom the test has killed
     make_remote(url).add(DOCUMENTS[:3])
     with_it, without = (
         tree(local_twin(tmp_path / name, documents).paths.data)

@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,13 +36,12 @@ from silo.store.erasure.evidence import promise_of
 from silo.store.erasure.verify import Verified
 from silo.store.paths import StorePaths
 from silo.store.remote.working import WorkingCopy, is_own, keep_key
-from silo.store.remote.writer import RemoteWriter
+from silo.store.remote.writer import RemoteWriter, is_abandoned
 from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import Share
 
 _ATTEMPTS = 5
-_ABANDONED_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 _Opened = TypeVar("_Opened", bound=Store)
 _Done = TypeVar("_Done", bound=Added)
@@ -54,6 +52,7 @@ class RemoteStore(Store):
 
     _remembering = False
     working: WorkingCopy | None = None
+    _given_up: Head | None = None
     _tag: str | None = None
     _looked = -math.inf
 
@@ -107,12 +106,14 @@ class RemoteStore(Store):
         """A copy of the newest state to write in, which is gone afterwards."""
         assert self.working is not None
         writer, working = _open(RemoteWriter, self.working.cache, self.list_models, restored=self._restored)
-        writer.attach(working, self.follow_now)
+        writer.attach(working, self.follow_now, self._given_up)
         writer.encoder, writer.load_encoder = self.encoder, self.load_encoder
         try:
             yield writer
         finally:
             self.encoder = writer.encoder
+            if writer.publisher.head != working.head:
+                self._given_up = writer.publisher.head
             writer.close()
             working.close()
             self.follow_now()
@@ -129,8 +130,7 @@ class RemoteStore(Store):
         promise = promise_of(self._evidence.entries) if self._evidence else None
         if not self.paths.pending.exists() and (promise is None or promise.closed):
             return
-        age = datetime.now(UTC) - datetime.fromisoformat(self.working.head.at)
-        if age.total_seconds() > _ABANDONED_SECONDS:
+        if is_abandoned(self.working.head):
             try:
                 with self._writer() as writer, writer.writing():
                     pass
@@ -161,13 +161,13 @@ class RemoteStore(Store):
 
     def add(self, documents: Given | Iterable[Given], **options: Any) -> Added:
         with self._writer() as writer:
-            return _with_receipt(writer.add(documents, **options))
+            return _with_receipt(writer.add(documents, **options), writer)
 
     def sync(self, source: SourceRecipe | str | os.PathLike[str], **options: Any) -> Synced:
         if options.get("dry_run"):
             return super().sync(source, **options)
         with self._writer() as writer:
-            return _with_receipt(writer.sync(source, **options))
+            return _with_receipt(writer.sync(source, **options), writer)
 
     def erase(
         self,
@@ -187,7 +187,8 @@ class RemoteStore(Store):
         for attempt in range(_ATTEMPTS):
             try:
                 with self._writer() as writer:
-                    return _keep_receipt(writer.erase(selector, suppress=suppress, copies=copies, accepted=tell))
+                    done = writer.erase(selector, suppress=suppress, copies=copies, accepted=tell)
+                    return _keep_receipt(done, writer)
             except SiloError as error:
                 if error.code != "remote-conflict" or told or attempt + 1 == _ATTEMPTS:
                     raise
@@ -195,7 +196,7 @@ class RemoteStore(Store):
 
     def replay(self, *, accept_loss: bool = False) -> tuple[Erased, ...]:
         with self._writer() as writer:
-            return tuple(map(_keep_receipt, writer.replay(accept_loss=accept_loss)))
+            return tuple(_keep_receipt(done, writer) for done in writer.replay(accept_loss=accept_loss))
 
     def note_backup(self) -> None:
         with self._writer() as writer:
@@ -269,20 +270,24 @@ def publish_store(root: Path, url: str) -> None:
         raise SiloError("out-exists", f"somebody else has made a store at {url}", "choose another path") from None
 
 
-def _with_receipt(done: _Done) -> _Done:
+def _with_receipt(done: _Done, writer: RemoteWriter) -> _Done:
     if done.erased is not None:
-        done.erased = _keep_receipt(done.erased)
+        done.erased = _keep_receipt(done.erased, writer)
     return done
 
 
-def _keep_receipt(erased: Erased) -> Erased:
-    """Keep a receipt where the person who erased finds it: the copy that it was written in is gone."""
+def _keep_receipt(erased: Erased, writer: RemoteWriter) -> Erased:
+    """Keep a receipt where the person who erased finds it: the copy that it was written in is gone.
+
+    It was signed before the last objects went: where they did not, the checks say so beside it.
+    """
     if erased.receipt is None:
         return erased
     place = receipts_folder() / erased.receipt.name
     place.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(place, erased.receipt.read_bytes())
-    return replace(erased, receipt=place)
+    checks = erased.checks if writer.cleaned else {**erased.checks, "remote-cleaned": False}
+    return replace(erased, receipt=place, checks=checks)
 
 
 def _object_problems(publisher: Publisher, advance: Advance) -> list[str]:

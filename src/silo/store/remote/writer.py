@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
+from silo.errors import SiloError
 from silo.files import file_sha256
+from silo.remote.head import Head
 from silo.remote.publish import Publisher
 from silo.store.adding.add import Incoming
 from silo.store.erasure.erase import DRAIN_SECONDS, Erased, drain_readers
@@ -24,6 +27,18 @@ from silo.store.remote.working import BUCKETS, MANIFEST_NAME, WorkingCopy, is_la
 from silo.store.store import Store
 
 
+ABANDONED_SECONDS = 60.0
+
+
+def is_abandoned(head: Head) -> bool:
+    """Whether nothing has happened for so long that whoever began a change is taken for gone.
+
+    A time that is as far ahead is of a clock that is wrong, and tells nothing.
+    """
+    age = datetime.now(UTC) - datetime.fromisoformat(head.at)
+    return abs(age.total_seconds()) > ABANDONED_SECONDS
+
+
 class RemoteWriter(Store):
     """A store opened for one write. `published` is called after every swap of the head."""
 
@@ -31,10 +46,13 @@ class RemoteWriter(Store):
     working: WorkingCopy
     publisher: Publisher
     published: Callable[[], None]
+    given_up: Head | None
+    cleaned = True
+    """Whether the last write removed what no head names any more."""
 
-    def attach(self, working: WorkingCopy, published: Callable[[], None]) -> None:
-        """Say what is published, and who wants to know."""
-        self.working, self.published = working, published
+    def attach(self, working: WorkingCopy, published: Callable[[], None], given_up: Head | None) -> None:
+        """Say what is published, who wants to know, and what a write led to that is over, finished or not."""
+        self.working, self.published, self.given_up = working, published, given_up
         self.publisher = Publisher(working.cache.remote, working.head)
         self.exclusions = (CACHES_ELSEWHERE,)
 
@@ -47,11 +65,22 @@ class RemoteWriter(Store):
         with super().writing():
             yield
         self._publish()
-        self.publisher.remove_garbage()
+        try:
+            self.publisher.remove_garbage()
+        except SiloError:  # the write is done; whoever writes next removes what is left
+            self.cleaned = False
 
     def _settle(self, *, sealed: bool = False) -> None:
+        self._require_abandoned()
         super()._settle(sealed=sealed)
         self._publish()
+
+    def _require_abandoned(self) -> None:
+        """Leave an erasure to the one who began it, who has the salts to give to its owner, while that may go on."""
+        head = self.publisher.head
+        if self.paths.pending.exists() and head != self.given_up and not is_abandoned(head):
+            hint = f"wait for it; when nothing has happened for {ABANDONED_SECONDS:.0f} seconds, the next write finishes it"
+            raise SiloError("busy", f"an erasure from {self.publisher.objects.url} is under way", hint)
 
     def _publish(self) -> None:
         cache = self.working.cache
