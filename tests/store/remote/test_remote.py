@@ -500,6 +500,46 @@ def test_a_local_store_is_published_and_a_remote_one_backed_up(url: str, tmp_pat
     assert copy.erase(Selector(document="d0")).failed_checks == []
 
 
+def test_what_a_killed_publishing_sent_is_gone_when_the_store_is_published(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = local_twin(tmp_path / "local", DOCUMENTS[:3])
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "swap_head", lambda *_: _die())
+        with pytest.raises(Killed):
+            publish_store(twin.root, url)
+    assert Objects.at(url).names()
+    twin.erase(Selector(document="d1"))
+    publish_store(twin.root, url)
+    assert set(Objects.at(url).names()) == head_of(url).objects
+
+
+def test_a_signing_key_that_was_set_aside_is_not_sent_either(url: str, tmp_path: Path) -> None:
+    twin = local_twin(tmp_path / "local", DOCUMENTS[:2])
+    twin.erase(Selector(document="d0"))
+    twin.close()
+    twin.paths.public_key.unlink()
+    restored = Store.open(twin.root, restored=True)
+    restored.replay(accept_loss=True)
+    restored.close()
+    (twin.root / "notes.txt").write_text("mine alone")
+    assert (twin.root / "keys.damaged1" / "receipts.pem").exists()
+    publish_store(twin.root, url)
+    assert b"PRIVATE KEY" not in remote_bytes(url) and b"mine alone" not in remote_bytes(url)
+    assert reopened(url).verify().problems == ()
+
+
+def test_a_store_is_not_published_inside_itself(tmp_path: Path) -> None:
+    twin = local_twin(tmp_path / "local", DOCUMENTS[:2])
+    (tmp_path / "link").symlink_to(twin.root)
+    before = tree(twin.root)
+    for place in (twin.root, twin.root / "more", tmp_path / "link"):
+        with pytest.raises(SiloError) as caught:
+            publish_store(twin.root, f"file://{place}")
+        assert caught.value.code == "usage"
+    assert tree(twin.root) == before
+
+
 def test_stores_neither_begin_inside_each_other_nor_remove_what_is_there(url: str, tmp_path: Path) -> None:
     make_remote(f"{url}/mail").add(DOCUMENTS[:2])
     for other in (url, f"{url}/mail/more", f"{url}/mail/data/buckets"):

@@ -260,14 +260,27 @@ def require_free(url: str) -> None:
 
 def publish_store(root: Path, url: str) -> None:
     """Publish a store directory under a URL, where no store may be yet; its signing key is kept on this machine."""
+    require_outside(root, url)
     require_free(url)
     keep_key(StorePaths(root))
+    publisher = Publisher(Objects.at(url), Head.first())
     try:
-        Publisher(Objects.at(url), Head.first()).publish(root, is_own=is_own)
+        publisher.publish(root, is_own=is_own)
     except SiloError as error:
         if error.code != "remote-conflict":
             raise
         raise SiloError("out-exists", f"somebody else has made a store at {url}", "choose another path") from None
+    try:
+        publisher.remove_garbage()  # one that was killed may have sent what was erased since
+    except SiloError as error:
+        _LOG.warning("warning: what was sent to %s earlier may still be there: %s", url, error)
+
+
+def require_outside(root: Path, url: str) -> None:
+    """Refuse to publish a store inside itself: its objects would lie among its files."""
+    place = Path(url.removeprefix("file://"))
+    if url.startswith("file:") and place.resolve().is_relative_to(root.resolve()):
+        raise SiloError("usage", f"{url} is the store itself, or inside it", "choose a path elsewhere")
 
 
 def _with_receipt(done: _Done, writer: RemoteWriter) -> _Done:

@@ -7,6 +7,7 @@ lies in `keys/` of the home, named after its public key; a machine without it re
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from silo.errors import SiloError
@@ -21,8 +22,9 @@ from silo.store.paths import StorePaths
 
 BUCKETS = "data/buckets"
 MANIFEST_NAME = "data/manifest.json"
-_FOLDERS_HERE = ("readers/", "adding/", "erasing/")
-_FILES_HERE = ("lock", "ledger.lock", "keys/receipts.pem", "keys/elsewhere")
+_FOLDERS_SENT = ("data/", "codec/", "receipts/", "suppression/")
+_FILES_SENT = ("tokenizer.json", "store.json", "log.jsonl", "ledger.jsonl", "pending.json", "keys/receipts.pem.pub")
+_SET_ASIDE = re.compile(r"\.damaged\d+(?=/|$)")
 _LASTING = (f"{BUCKETS}/", "codec/", "receipts/", "tokenizer.json")
 
 
@@ -82,8 +84,12 @@ class WorkingCopy:
 
 
 def is_own(name: str) -> bool:
-    """Whether a file of a copy, by its path in it, is of one process or machine alone."""
-    return name in _FILES_HERE or name.startswith(_FOLDERS_HERE) or name.endswith(".partial")
+    """Whether a file of a copy, by its path in it, is of one process or machine alone: all but the parts of a store.
+
+    Evidence that was set aside goes where its part goes, so that a signing key stays here under every name.
+    """
+    plain = _SET_ASIDE.sub("", name)
+    return name.endswith(".partial") or not (plain in _FILES_SENT or plain.startswith(_FOLDERS_SENT))
 
 
 def is_lasting(name: str) -> bool:
