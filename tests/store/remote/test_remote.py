@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -476,6 +477,20 @@ def test_a_reader_that_is_cut_off_does_not_answer(url: str, tmp_path: Path) -> N
     (tmp_path / "remote").unlink()
     (tmp_path / "away").rename(tmp_path / "remote")
     assert len(list(store.documents())) == 2
+
+
+def test_a_reader_goes_on_when_the_store_was_away_for_a_while(url: str, tmp_path: Path) -> None:
+    def watchers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "silo-store-watch"}
+
+    before = watchers()
+    store = make_remote(url)
+    began = watchers() - before
+    assert began
+    (tmp_path / "remote").rename(tmp_path / "away")
+    time.sleep(1.0)
+    (tmp_path / "away").rename(tmp_path / "remote")
+    assert list(store.documents()) == [] and began & watchers()
 
 
 def test_documents_are_replaced_and_synced(url: str, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class RemoteStore(Store):
     """A store at a URL; see `open_remote`. Its `root` is the copy on this machine."""
 
     _remembering = False
+    _passing = frozenset({"remote-failed", "remote-damaged", "not-a-store"})  # as a mount that is away for a while
     working: WorkingCopy | None = None
     _given_up: Head | None = None
     _tag: str | None = None
