@@ -132,6 +132,33 @@ def test_what_a_process_that_was_killed_had_half_fetched_is_removed(url: str, tm
     assert Cache(Objects.at(url)).count_strays(head, "shards", 0) == 0 and not held()
 
 
+@pytest.mark.parametrize("protocol", ["reference", "dir", "generic", "dbfs", "jupyter", "hdfs", "gist", "nonsense"])
+def test_a_file_system_that_cannot_be_used_is_an_error_that_says_so(url: str, protocol: str) -> None:
+    with pytest.raises(SiloError) as caught:
+        fetched(Path(f"{protocol}://127.0.0.1:1/x"))
+    assert caught.value.code in ("remote-failed", "extra-missing", "usage")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{", '{"id": "x"}'])
+def test_a_note_of_the_cache_that_was_damaged_is_made_anew(url: str, tmp_path: Path, text: str) -> None:
+    _publish(url, "one")
+    cache, head = Cache(Objects.at(url)), read_head(Objects.at(url))
+    assert head is not None
+    (cache.root / "seen.json").write_text(text)
+    cache.require_newest(head)
+    assert json.loads((cache.root / "seen.json").read_text())["number"] == 1
+
+
+def test_a_cache_that_is_a_file_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _publish(url, "one")
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        monkeypatch.setenv("SILO_CACHE", str(tmp_path / place))
+        with pytest.raises(SiloError) as caught:
+            fetched(Path(url))
+        assert caught.value.code == "usage"
+
+
 def test_only_what_no_head_can_name_is_garbage() -> None:
     head = Head("id", 7, "", {"a": Part(new_object("a", 3), "0", 1)})
     (named,) = head.objects

@@ -7,7 +7,7 @@ directory under a lock of the operating system; everywhere else while holding a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,15 +48,18 @@ class Objects:
 
         url = remote_url(url) or url
         protocol = url.split(":", 1)[0]
-        options = {"auto_mkdir": True} if protocol == "file" else {"use_listings_cache": False}
+        options = ({"auto_mkdir": True},) if protocol == "file" else ({"use_listings_cache": False}, {})
         try:
-            system, root = fsspec.url_to_fs(url, **options)
+            system, root = _file_system(fsspec.url_to_fs, url, options)
         except ImportError as error:
             extra = _EXTRAS.get(protocol)
             what = f"silo-lm[{extra}]" if extra else f"the fsspec package for {protocol}:"
             raise SiloError("extra-missing", f"{url} needs {what}", f"install {what}") from error
         except ValueError as error:
             raise SiloError("usage", f"{url}: {error}", "give a URL such as s3://bucket/x") from None
+        except Exception as error:  # each file system raises errors of its own kinds
+            what = f"cannot reach {url}: {str(error) or type(error).__name__}"
+            raise SiloError("remote-failed", what[:500]) from error
         return cls(url, system, root)
 
     def _path(self, name: str) -> str:
@@ -234,6 +237,16 @@ class Objects:
         except Exception as error:  # each file system raises errors of its own kinds
             what = f"cannot {verb} {self.url}: {str(error) or type(error).__name__}"
             raise SiloError("remote-failed", what[:500]) from error
+
+
+def _file_system(
+    find: Callable[..., tuple[Any, str]], url: str, options: Sequence[Mapping[str, bool]]
+) -> tuple[Any, str]:
+    """A file system and the path in it; with the first options that it takes, for not every one takes any."""
+    for option in options[:-1]:
+        with suppress(TypeError):
+            return find(url, **option)
+    return find(url, **options[-1])
 
 
 def _was_refused(error: OSError) -> bool:

@@ -47,7 +47,11 @@ def home_folder() -> Path:
 def cache_folder() -> Path:
     """`$SILO_CACHE`, or `cache` in the home: copies of what lies elsewhere, which may be removed at any time."""
     given = os.environ.get("SILO_CACHE")
-    return Path(given).absolute() if given else home_folder() / "cache"
+    folder = Path(given).absolute() if given else home_folder() / "cache"
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise SiloError("usage", f"{folder} cannot hold copies: {there} is a file", "let SILO_CACHE name a folder")
+    return folder
 
 
 def keys_folder() -> Path:
