@@ -58,7 +58,7 @@ class Objects:
         except ValueError as error:
             raise SiloError("usage", f"{url}: {error}", "give a URL such as s3://bucket/x") from None
         except Exception as error:  # each file system raises errors of its own kinds
-            what = f"cannot reach {url}: {str(error) or type(error).__name__}"
+            what = f"cannot reach {url}: {_in_one_line(error)}"
             raise SiloError("remote-failed", what[:500]) from error
         return cls(url, system, root)
 
@@ -235,7 +235,7 @@ class Objects:
         except (SiloError, FileNotFoundError):
             raise
         except Exception as error:  # each file system raises errors of its own kinds
-            what = f"cannot {verb} {self.url}: {str(error) or type(error).__name__}"
+            what = f"cannot {verb} {self.url}: {_in_one_line(error)}"
             raise SiloError("remote-failed", what[:500]) from error
 
 
@@ -247,6 +247,10 @@ def _file_system(
         with suppress(TypeError):
             return find(url, **option)
     return find(url, **options[-1])
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _was_refused(error: OSError) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from silo.errors import SiloError
 
-_URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.-]+):/{1,3}(?P<rest>[^/].*)")
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>[^/].*)", re.DOTALL)
+_PASSWORD = re.compile(r"[^/@]*:[^/]*@")
 _NOT_WRITABLE = ("http", "https", "ftp", "data", "github", "zip", "tar")
 _DIRECTORIES = ("file", "local")
 _ALIASES = {"s3a": "s3"}
@@ -26,11 +27,16 @@ def remote_url(path: str | os.PathLike[str]) -> str | None:
     match = _URL.fullmatch(os.fspath(path))
     if match is None:
         return None
-    protocol, rest = match["protocol"], match["rest"].rstrip("/")
+    protocol, rest = match["protocol"].lower(), re.sub("/+", "/", match["rest"]).rstrip("/")
     if protocol in _NOT_WRITABLE or "::" in rest:
         raise SiloError("usage", f"{protocol}: is no place for a store or a corpus", "give a URL such as s3://bucket/x")
     if protocol in _DIRECTORIES:
-        return f"file://{os.path.realpath(f'/{rest}')}"
+        return f"file://{os.path.realpath('/' + rest.removeprefix('localhost/'))}"
+    if _PASSWORD.match(rest):  # it would be shown in messages, and kept with the copies
+        hint = "give it as the file system takes it otherwise, such as AWS_SECRET_ACCESS_KEY"
+        raise SiloError("usage", f"a {protocol}: URL must not hold a password", hint)
+    if {".", ".."}.intersection(rest.split("/")):  # an object store takes them for names, and all others do not
+        raise SiloError("usage", f"{protocol}://{rest} has '.' or '..' in it", "give the place itself")
     return f"{_ALIASES.get(protocol, protocol)}://{rest}"
 
 

@@ -580,11 +580,20 @@ def test_urls_survive_being_paths() -> None:
         ("local:///tmp/x", "file:///tmp/x"),
         ("file:///tmp/y/../x/.", "file:///tmp/x"),
         ("s3a://bucket/a", "s3://bucket/a"),
+        ("S3://Bucket/a", "s3://Bucket/a"),
+        ("FILE:///tmp/x", "file:///tmp/x"),
+        ("file://localhost/tmp/x", "file:///tmp/x"),
+        ("memory://a//b", "memory://a/b"),
+        ("memory:////a", "memory://a"),
+        ("sftp://me@host/a", "sftp://me@host/a"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
     ):
         assert remote_url(given) == remote_url(Path(given)) == meant
     assert remote_url("stores/mine") is None and remote_url(Path("/tmp/a:b/c")) is None
-    with pytest.raises(SiloError):
-        remote_url("https://host/store")
+    for refused in ("https://host/store", "HTTPS://host/store", "s3://bucket/a/../b", "webhdfs://bob:hunter2@host:1/x"):
+        with pytest.raises(SiloError) as caught:
+            remote_url(refused)
+        assert caught.value.code == "usage" and "hunter2" not in f"{caught.value.message}{caught.value.hint}"
 
 
 def test_a_lock_object_guards_the_head_where_no_condition_can(monkeypatch: pytest.MonkeyPatch) -> None:
