@@ -196,14 +196,24 @@ def test_a_head_cannot_name_files_by_a_checksum(sha256: Any) -> None:
     assert not _decodes(_head({"a": Part(_PART.object, sha256, 1)}))
 
 
-@pytest.mark.parametrize("name", ["../other.txt", "notes.txt", "../" + new_object("a", 0), "a\0" + new_object("a", 0), 3])
+@pytest.mark.parametrize(
+    "name", ["../other.txt", "notes.txt", "../" + new_object("a", 0), "a\0" + new_object("a", 0), 3]
+)
 def test_a_head_cannot_name_objects_that_no_writer_made(name: Any) -> None:
     assert not _decodes(_head({"a": Part(name, "0" * 64, 1)}))
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"id": "x"}, {"id": 3}, {"number": -1}, {"number": 1.0}, {"number": True}, {"at": ""}, {"at": "2026-01-01T00:00:00"}],
+    [
+        {"id": "x"},
+        {"id": 3},
+        {"number": -1},
+        {"number": 1.0},
+        {"number": True},
+        {"at": ""},
+        {"at": "2026-01-01T00:00:00"},
+    ],
 )
 def test_a_head_is_of_the_types_that_a_writer_writes(changed: dict[str, Any]) -> None:
     assert not _decodes(_head({}, **changed))

@@ -1,10 +1,10 @@
 """Copies of a remote artefact on this machine: ordinary directories, filled from objects whose checksums were compared.
 
-On disk, per URL, of which an artefact may have several: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
-`objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a directory per process that has the
-artefact open, with a lock beside it that ends with the process, and `.fetching/` for what is on its way. Files that never change are second names of `objects/`.
-Nothing here is ever repaired: a copy whose process is gone, a damaged object, and everything that the head does not
-name any more, are removed.
+On disk, per URL, of which an artefact may have several: `url` (its text), `seen.json` (the newest head that was seen
+here: an older one is refused), `objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a
+directory per process that has the artefact open, one with `.fetching` for what is on its way to it, and a lock beside
+them that ends with the process. Files that never change are second names of `objects/`. Nothing here is ever repaired:
+a copy whose process is gone, a damaged object, and everything that the head does not name any more, are removed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Cache:
             return SharedLock(root.with_name(f"{root.name}.lock"))
 
     def fetch(self, parts: Iterable[Part], folder: Path) -> None:
-        """Have files in `objects/`, their checksums compared as they come; until then they lie in a folder of a copy."""
+        """Have files in `objects/`, their checksums compared as they come; until then they lie in a copy's folder."""
         missing = {part.sha256: part for part in parts if not self.object(part.sha256).exists()}
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -203,9 +203,7 @@ class Copy:
         self._lock = cache.lock_copy(root)
         self._held: dict[str, str] = {}
 
-    def fill(
-        self, head: Head, *, is_own: IsOwn, may_link: IsOwn, is_compared: IsOwn = lambda _: False
-    ) -> None:
+    def fill(self, head: Head, *, is_own: IsOwn, may_link: IsOwn, is_compared: IsOwn = lambda _: False) -> None:
         """Let the directory hold what a head names, and nothing else; first of all everything is fetched.
 
         Files that `may_link` never change in place; the others are copied. Each is compared with its checksum, and

@@ -68,3 +68,8 @@ def keys_folder() -> Path:
 def receipts_folder() -> Path:
     """The receipts of erasures that this machine made in remote stores."""
     return home_folder() / "receipts"
+
+
+def anchors_folder() -> Path:
+    """How far this machine has seen the log of each remote store: what was seen must still be in it."""
+    return home_folder() / "anchors"

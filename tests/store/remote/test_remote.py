@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from silo.errors import SiloError
+from silo.files import remove_tree
 from silo.pairing import open_store
 from silo.records import Document
 from silo.remote.head import HEAD, Head, Part, is_garbage, new_object
@@ -100,9 +102,9 @@ def test_an_erasure_reaches_the_caches_of_this_machine_under_every_url(
         assert open_remote(other).url == url
     with monkeypatch.context() as patch:  # as another mount of one disk, or another name of one bucket
         patch.setattr("os.path.realpath", str)
-        other = open_remote(f"file://{tmp_path}/link")
-        assert other.url != url
-        other.close()
+        linked = open_remote(f"file://{tmp_path}/link")
+        assert linked.url != url
+        linked.close()
     old = {part.sha256 for name, part in head_of(url).files.items() if name.startswith("data/buckets/")}
     held = [path for path in (tmp_path / "home" / "cache").glob("*/objects/*") if path.name in old]
     assert len(held) == 2 * len(old)
@@ -172,9 +174,7 @@ def test_a_lost_answer_and_a_rival_lose_nothing(url: str, monkeypatch: pytest.Mo
     assert reopened(url).verify().problems == ()
 
 
-def test_an_erasure_is_left_to_the_one_who_began_it(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_is_left_to_the_one_who_began_it(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_remote(url)
     store.add(DOCUMENTS[:3])
     other, told = reopened(url), list[SiloError]()
@@ -242,6 +242,7 @@ def test_killed_at_any_call_an_erasure_is_whole_or_not_there(
             (tmp_path / "remote" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "remote" / name).write_bytes(data)
         monkeypatch.setenv("SILO_CACHE", str(tmp_path / f"cache{last}"))
+        remove_tree(tmp_path / "home" / "anchors")  # the test puts an older state back
         accepted, done = killed_erasure(url, last, monkeypatch)
         store = reopened(url)
         held = store.holds(DOCUMENTS[1].id)
@@ -415,6 +416,25 @@ def test_an_older_state_that_was_put_back_is_refused(url: str, tmp_path: Path) -
         with pytest.raises(SiloError) as caught:
             look()
         assert caught.value.code == "remote-damaged"
+
+
+def test_an_older_state_under_another_number_or_id_is_refused_without_the_cache_too(url: str, tmp_path: Path) -> None:
+    store = make_remote(url)
+    store.add(DOCUMENTS[:2])
+    old, before = tree(tmp_path / "remote"), head_of(url)
+    store.erase(Selector(document="d1"))
+    store.close()
+    for forged in (replace(before, number=head_of(url).number + 9), replace(before, id="0" * 32), before):
+        for name, data in old.items():
+            (tmp_path / "remote" / name).write_bytes(data)
+        (tmp_path / "remote" / HEAD).write_bytes(forged.encode())
+        for _ in range(2):
+            with pytest.raises(SiloError) as caught:
+                open_remote(url)
+            assert caught.value.code == "remote-damaged"
+            remove_tree(tmp_path / "home" / "cache")
+    remove_tree(tmp_path / "home" / "anchors")
+    assert open_remote(url).holds(DOCUMENTS[1].id), "as the hint says"
 
 
 def test_a_forged_head_sends_no_file_of_this_machine_and_names_none_that_is_its_own(url: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from silo.store.erasure.erase import Erased, ListModels
 from silo.store.erasure.evidence import promise_of
 from silo.store.erasure.verify import Verified
 from silo.store.paths import StorePaths
-from silo.store.remote.working import WorkingCopy, is_own, keep_key
+from silo.store.remote.working import WorkingCopy, is_own, keep_key, note_log
 from silo.store.remote.writer import RemoteWriter, is_abandoned
 from silo.store.selector import Selector
 from silo.store.store import Store
@@ -226,7 +226,7 @@ def open_remote(url: str, *, list_models: ListModels = lambda *_: (), restored: 
 def _open(kind: type[_Opened], cache: Cache, list_models: ListModels, *, restored: bool) -> tuple[_Opened, WorkingCopy]:
     """Open a copy of the newest head; once more where the cache was damaged."""
     for again in (True, False):
-        working = WorkingCopy(cache)
+        working = WorkingCopy(cache, restored=restored)
         try:
             working.follow()
             return kind.open(working.paths.root, list_models=list_models, restored=restored), working
@@ -267,6 +267,7 @@ def publish_store(root: Path, url: str) -> None:
     publisher = Publisher(Objects.at(url), Head.first())
     try:
         publisher.publish(root, is_own=is_own)
+        note_log(StorePaths(root), publisher.objects.url)
     except SiloError as error:
         if error.code != "remote-conflict":
             raise

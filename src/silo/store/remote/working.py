@@ -11,10 +11,18 @@ import re
 from pathlib import Path
 
 from silo.errors import SiloError
-from silo.files import remove_file, write_atomic, write_private
+from silo.files import (
+    disk_errors,
+    locked_directory,
+    read_marked,
+    remove_file,
+    write_atomic,
+    write_marked,
+    write_private,
+)
 from silo.remote.cache import Cache
 from silo.remote.head import Head
-from silo.remote.place import keys_folder
+from silo.remote.place import anchors_folder, keys_folder
 from silo.remote.publish import read_head
 from silo.store.erasure.suppression import KEY_FILE
 from silo.store.manifest import read_generation
@@ -34,8 +42,9 @@ class WorkingCopy:
     fresh_seconds = 1.0
     """How long a reader goes by what it knows of the head. An erasure is accepted when that is over for everybody."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, *, restored: bool = False) -> None:
         self.cache = cache
+        self._restored = restored
         self.head = Head.first()
         self._copy = cache.new_copy()
         self.paths = StorePaths(self._copy.root)
@@ -62,6 +71,12 @@ class WorkingCopy:
                     what = f"an object of {self.cache.remote.url} is missing: {error}"
                     raise SiloError("remote-damaged", what) from None
                 continue
+            if not self._restored and not log_goes_on(self.paths, self.cache.remote.url):
+                if read_head(self.cache.remote) != head:  # somebody here has seen a newer one meanwhile
+                    continue
+                what = f"the log of {self.cache.remote.url} does not hold what this machine has seen of it"
+                hint = f"an old copy was put back; to go on with it all the same, remove {anchors_folder()}"
+                raise SiloError("remote-damaged", what, hint)
             self.head = head
             self.paths.buckets.mkdir(parents=True, exist_ok=True)  # object stores have no empty folders
             place_key(self.paths)
@@ -136,6 +151,45 @@ def place_key(paths: StorePaths) -> None:
     elif not paths.signing_key.exists():
         paths.signing_key.symlink_to(file)
         remove_file(paths.key_elsewhere)
+
+
+def log_goes_on(paths: StorePaths, url: str) -> bool:
+    """Whether the log of a store begins with all that was seen of it at a URL; if so, what it holds now is noted.
+
+    That is kept in the home and not in the cache, and by the public key and not by the head, which whoever puts an
+    older state back writes himself. A store that has lost its log is refused when it is opened.
+    """
+    if not (paths.log.exists() and paths.public_key.exists()):
+        return True
+    log, anchor = paths.log.read_bytes(), _anchor_file(paths, url)
+    if anchor.exists():
+        seen = read_marked(anchor, damaged="remote-damaged")
+        if hashlib.sha256(log[: seen["bytes"]]).hexdigest() != seen["sha256"]:
+            return False
+        if len(log) == seen["bytes"]:
+            return True
+    note_log(paths, url)
+    return True
+
+
+def note_log(paths: StorePaths, url: str) -> None:
+    """Keep how far the log of a store at a URL is now; whoever may not write in the home goes without."""
+    if not (paths.log.exists() and paths.public_key.exists()):
+        return
+    log, anchor = paths.log.read_bytes(), _anchor_file(paths, url)
+    try:
+        with disk_errors(anchor):
+            anchor.parent.mkdir(parents=True, exist_ok=True)
+        with locked_directory(anchor.parent, wait=True):
+            write_marked(anchor, {"url": url, "bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()})
+    except SiloError as error:
+        if error.code != "not-writable":
+            raise
+
+
+def _anchor_file(paths: StorePaths, url: str) -> Path:
+    name = hashlib.sha256(f"{url}\n".encode() + paths.public_key.read_bytes()).hexdigest()[:32]
+    return anchors_folder() / f"{name}.json"
 
 
 def require_key(paths: StorePaths) -> None:

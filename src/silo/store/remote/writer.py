@@ -23,9 +23,16 @@ from silo.store.erasure.erase import DRAIN_SECONDS, Erased, drain_readers
 from silo.store.erasure.receipt import CACHES_ELSEWHERE, NOT_CHECKED, Result
 from silo.store.manifest import read_generation
 from silo.store.paths import StorePaths
-from silo.store.remote.working import BUCKETS, MANIFEST_NAME, WorkingCopy, is_lasting, is_unfinished, require_key
+from silo.store.remote.working import (
+    BUCKETS,
+    MANIFEST_NAME,
+    WorkingCopy,
+    is_lasting,
+    is_unfinished,
+    note_log,
+    require_key,
+)
 from silo.store.store import Store
-
 
 ABANDONED_SECONDS = 60.0
 
@@ -79,12 +86,13 @@ class RemoteWriter(Store):
         """Leave an erasure to the one who began it, who has the salts to give to its owner, while that may go on."""
         head = self.publisher.head
         if self.paths.pending.exists() and head != self.given_up and not is_abandoned(head):
-            hint = f"wait for it; when nothing has happened for {ABANDONED_SECONDS:.0f} seconds, the next write finishes it"
+            hint = f"wait; if nothing happens for {ABANDONED_SECONDS:.0f} seconds, the next write finishes it"
             raise SiloError("busy", f"an erasure from {self.publisher.objects.url} is under way", hint)
 
     def _publish(self) -> None:
         cache = self.working.cache
         left = self.publisher.publish(self.root, is_own=lambda name: is_unfinished(name, self.paths))
+        note_log(self.paths, cache.remote.url)
         for name, part in self.publisher.head.files.items():
             if is_lasting(name):
                 cache.take_in(self.root / name, part.sha256)
