@@ -47,11 +47,13 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from silo.corpus.build import build
+    from silo.corpus.build import build, carry_opt_outs
+    from silo.corpus.corpus import OPT_OUTS
     from silo.remote.folder import made_at
 
     recipe, base = _recipe(arguments)
-    place = made_at(show.home_path(arguments, "corpora"), force=arguments.force)
+    carry = {OPT_OUTS: carry_opt_outs}
+    place = made_at(show.home_path(arguments, "corpora"), force=arguments.force, carry=carry)
     with _runner(arguments) as run_tasks, show.progress(quiet=arguments.quiet) as advance, place as out:
         summary = build(recipe, out, base=base, advance=advance, force=arguments.force, run_tasks=run_tasks)
     if arguments.json:

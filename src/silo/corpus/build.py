@@ -139,8 +139,13 @@ def _replace(job: _Build) -> None:
     """Remove the corpus that was there; who opted out of it has opted out of the new one."""
     with locked_directory(job.out, wait=True):
         if (job.out / OPT_OUTS).exists():
-            Corpus(job.target, {}).opt_out(Corpus(job.out, {}).opted_out())
+            carry_opt_outs(job.out, job.target)
         remove_tree(job.out)
+
+
+def carry_opt_outs(old: Path, new: Path) -> None:
+    """Let those who opted out of a corpus have opted out of the one that takes its place."""
+    Corpus(new, {}).opt_out(Corpus(old, {}).opted_out())
 
 
 def _check_recipe(recipe: CorpusRecipe) -> None:

@@ -1,10 +1,10 @@
 """Copies of a remote artefact on this machine: ordinary directories, filled from objects whose checksums were compared.
 
-On disk, per URL: `url` (its text), `seen.json` (the newest head that was seen here: an older one is refused),
-`objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a directory per process that has the
-artefact open, with a lock beside it that ends with the process. Files that never change are second names of `objects/`.
-Nothing here is ever repaired: a copy whose process is gone, a damaged object, and everything that the head does not
-name any more, are removed.
+On disk, per URL, of which an artefact may have several: `url` (its text), `seen.json` (the newest head that was seen
+here: an older one is refused), `objects/` (files by their SHA-256, as the newest head names them) and `copies/`: a
+directory per process that has the artefact open, one with `.fetching` for what is on its way to it, and a lock beside
+them that ends with the process. Files that never change are second names of `objects/`. Nothing here is ever repaired:
+a copy whose process is gone, a damaged object, and everything that the head does not name any more, are removed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from silo.errors import SiloError
 from silo.files import (
@@ -38,6 +40,7 @@ from silo.remote.place import cache_folder
 
 _AT_ONCE = 8
 _POLL_SECONDS = 0.05
+_FETCHING = ".fetching"
 
 IsOwn = Callable[[str], bool]
 """Tells by its path in a copy a file that belongs to this process alone: it is neither sent nor removed."""
@@ -67,10 +70,7 @@ class Cache:
         """
         mark = hashlib.sha256(head.encode()).hexdigest()
         with locked_directory(self.root, wait=True):
-            try:
-                seen = read_json(self._seen)
-            except (FileNotFoundError, ValueError):
-                seen = {}
+            seen = _read_seen(self._seen)
             if seen.get("id") == head.id and (seen["number"], seen["mark"]) != (head.number, mark):
                 if seen["number"] >= head.number:
                     what = f"{self.remote.url} is older than this machine has seen: number {head.number}"
@@ -82,63 +82,58 @@ class Cache:
 
     def new_copy(self) -> Copy:
         """A place for a copy, with nothing in it; those of processes that are gone are removed first."""
-        self._remove_dead_copies()
+        _remove_dead_copies(self.root)
         return Copy(self, self._copies / secrets.token_hex(8))
-
-    def _remove_dead_copies(self) -> None:
-        with locked_directory(self.root, wait=True):
-            for lock in self._locks():
-                if not is_held(lock):
-                    for left in self._copies.glob(f"{lock.stem}*"):
-                        if left != lock:
-                            remove_tree(left)
-                    remove_file(lock)
-
-    def _locks(self) -> list[Path]:
-        return sorted(self._copies.glob("*.lock"))
 
     def lock_copy(self, root: Path) -> SharedLock:
         """Hold a copy until this process ends."""
         with locked_directory(self.root, wait=True):
             return SharedLock(root.with_name(f"{root.name}.lock"))
 
-    def fetch(self, head: Head) -> None:
-        """Have every file of a head in `objects/`, its checksum compared as it comes."""
-        wanted = {part.sha256: part for part in head.files.values()}
-        missing = [part for sha256, part in wanted.items() if not self.object(sha256).exists()]
+    def fetch(self, parts: Iterable[Part], folder: Path) -> None:
+        """Have files in `objects/`, their checksums compared as they come; until then they lie in a copy's folder."""
+        missing = {part.sha256: part for part in parts if not self.object(part.sha256).exists()}
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(self._fetch, missing))
+            list(pool.map(partial(self._fetch, folder), missing.values()))
 
-    def _fetch(self, part: Part) -> None:
-        partial = self._objects / f"{part.sha256}.{secrets.token_hex(4)}.partial"
+    def _fetch(self, folder: Path, part: Part) -> None:
+        coming = folder / part.sha256
         try:
-            with disk_errors(partial):
-                actual = self.remote.get(part.object, partial)
+            with disk_errors(coming):
+                actual = self.remote.get(part.object, coming)
             if actual != part.sha256:
                 raise SiloError("remote-damaged", f"{self.remote.url}/{part.object} differs from its checksum")
-            with disk_errors(partial):
-                partial.rename(self.object(part.sha256))
+            with disk_errors(coming):
+                coming.rename(self.object(part.sha256))
         finally:
-            remove_file(partial)
+            remove_file(coming)
 
     def object(self, sha256: str) -> Path:
         """Where a file lies, if it is here."""
         return self._objects / sha256
 
     def take_in(self, file: Path, sha256: str) -> None:
-        """Have a file that was made here among the objects, without fetching it."""
+        """Have a file that was made in a copy among the objects, without fetching it."""
         place = self.object(sha256)
         if not place.exists():
-            partial = self._objects / f"{sha256}.{secrets.token_hex(4)}.partial"
-            link_or_copy(file, partial)
-            partial.rename(place)
+            linked = file.with_name(f"{file.name}.partial")  # in the copy: what is killed here goes with it
+            link_or_copy(file, linked)
+            linked.rename(place)
 
     def prune(self, head: Head) -> None:
         """Remove every object that a head does not name."""
         named = {part.sha256 for part in head.files.values()}
-        for path in self._objects.iterdir():
-            if path.name not in named and path.suffix != ".partial":
-                remove_file(path)
+        for root in self._roots(head):
+            for path in (root / "objects").iterdir():
+                if path.name not in named:
+                    remove_file(path)
+
+    def _roots(self, head: Head) -> list[Path]:
+        """This folder, and those of other URLs that the same artefact was seen at."""
+        others = (seen for seen in self.root.parent.glob(f"*/{self._seen.name}") if seen != self._seen)
+        return [self.root, *(seen.parent for seen in others if _read_seen(seen).get("id") == head.id)]
 
     def drop_damaged(self, head: Head) -> bool:
         """Remove objects whose bytes are not what their name says; true if there were any."""
@@ -158,22 +153,45 @@ class Cache:
         """
         end = time.monotonic() + seconds
         while True:
-            self._remove_dead_copies()
+            for root in self._roots(head):
+                _remove_dead_copies(root)
             self.prune(head)
-            strays = self._strays(head, among)
+            strays = sum(len(_strays(root, head, among)) for root in self._roots(head))
             if not strays or time.monotonic() > end:
-                return len(strays)
+                return strays
             time.sleep(_POLL_SECONDS)
 
-    def copies(self) -> list[Path]:
-        """The directories of all processes that have the artefact open here."""
-        return sorted(folder for folder in self._copies.iterdir() if folder.is_dir())
+    def copies(self, head: Head) -> list[Path]:
+        """The directories of all processes that have the artefact open here, by whatever URL."""
+        folders = (folder for root in self._roots(head) for folder in (root / "copies").iterdir())
+        return sorted(folder for folder in folders if folder.is_dir() and not folder.suffix)
 
-    def _strays(self, head: Head, among: str) -> list[Path]:
-        named = {part.sha256 for part in head.files.values()}
-        objects = [path for path in self._objects.iterdir() if path.name.partition(".")[0] not in named]
-        copied = (path for path in self._copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
-        return [*objects, *copied]
+
+def _read_seen(path: Path) -> dict[str, Any]:
+    """The newest head that was seen; nothing if that is not known any more."""
+    try:
+        seen = read_json(path)
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return seen if isinstance(seen, dict) and seen.keys() >= {"id", "number", "mark"} else {}
+
+
+def _remove_dead_copies(root: Path) -> None:
+    with locked_directory(root, wait=True):
+        for lock in sorted((root / "copies").glob("*.lock")):
+            if not is_held(lock):
+                for left in lock.parent.glob(f"{lock.stem}*"):
+                    if left != lock:
+                        remove_tree(left)
+                remove_file(lock)
+
+
+def _strays(root: Path, head: Head, among: str) -> list[Path]:
+    named, copies = {part.sha256 for part in head.files.values()}, root / "copies"
+    held = (*(root / "objects").iterdir(), *copies.glob(f"*{_FETCHING}/*"))
+    objects = [path for path in held if path.name not in named]
+    copied = (path for path in copies.glob(f"*/{among}/*") if f"{among}/{path.name}" not in head.files)
+    return [*objects, *copied]
 
 
 class Copy:
@@ -185,16 +203,17 @@ class Copy:
         self._lock = cache.lock_copy(root)
         self._held: dict[str, str] = {}
 
-    def fill(self, head: Head, *, is_own: IsOwn, may_link: IsOwn) -> None:
+    def fill(self, head: Head, *, is_own: IsOwn, may_link: IsOwn, is_compared: IsOwn = lambda _: False) -> None:
         """Let the directory hold what a head names, and nothing else; first of all everything is fetched.
 
-        Files that `may_link` never change in place; the others are copied.
+        Files that `may_link` never change in place; the others are copied. Each is compared with its checksum, and
+        fetched anew if it was damaged here, but those that `is_compared` by whoever opens them.
         """
-        self.cache.fetch(head)
+        self._fetch(head.files.values())
         with disk_errors(self.root):
             for name, part in head.files.items():
                 if self._held.get(name) != part.sha256 or not (self.root / name).exists():
-                    self._place(name, part, link=may_link(name))
+                    self._place(name, part, link=may_link(name), compare=not is_compared(name))
             for path in list(self._files()):
                 name = str(path.relative_to(self.root))
                 if name not in head.files and not is_own(name):
@@ -205,22 +224,35 @@ class Copy:
         """Place every file anew at the next `fill`."""
         self._held.clear()
 
-    def _place(self, name: str, part: Part, *, link: bool) -> None:
+    def _place(self, name: str, part: Part, *, link: bool, compare: bool) -> None:
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.partial")
-        remove_file(partial)
+        taken = target.with_name(f"{target.name}.partial")
+        remove_file(taken)
+        damaged = False
+        while not self._takes(taken, part, link=link, compare=compare):
+            remove_file(taken)
+            if damaged:
+                raise SiloError("disk-failed", f"{self.cache.root} does not keep what is written to it")
+            damaged = True
+            remove_file(self.cache.object(part.sha256))
+        taken.rename(target)
+        self._held[name] = part.sha256
+
+    def _takes(self, taken: Path, part: Part, *, link: bool, compare: bool) -> bool:
+        """Take a file from the cache; false if it is damaged there."""
+        source = self.cache.object(part.sha256)
         while True:
             try:
-                if link:
-                    link_or_copy(self.cache.object(part.sha256), partial)
-                else:
-                    copy_file(self.cache.object(part.sha256), partial)
-                break
-            except FileNotFoundError:  # another process, at another head, has removed it
-                self.cache.fetch(Head("", 0, "", {name: part}))
-        partial.rename(target)
-        self._held[name] = part.sha256
+                if not link:
+                    return copy_file(source, taken) == part.sha256
+                link_or_copy(source, taken)
+                return not compare or file_sha256(taken) == part.sha256
+            except FileNotFoundError:  # it was damaged, or another process, at another head, has removed it
+                self._fetch([part])
+
+    def _fetch(self, parts: Iterable[Part]) -> None:
+        self.cache.fetch(parts, self.root.with_name(f"{self.root.name}{_FETCHING}"))
 
     def _files(self) -> Iterator[Path]:
         for folder, _, names in os.walk(self.root):

@@ -14,13 +14,19 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from silo.errors import SiloError
 from silo.files import canonical_json, fingerprint
 
 FORMAT = "silo-remote-1"
 HEAD = "head.json"
-_OBJECT = re.compile(r"(?P<file>.+)\.(?P<base>\d{6,})-[0-9a-f]{16}")
+_OBJECT = re.compile(r"(?P<file>.+)\.(?P<base>[0-9]{6,18})-[0-9a-f]{16}", re.DOTALL)
+_ID = re.compile(r"[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME_BYTES = 247
+"""The longest name of a file or folder: disks take 255 bytes, and `.partial` is put behind it for a while."""
+_PATH_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +68,16 @@ class Head:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Head:
-        """The inverse of `encode`; a changed head is refused."""
+        """The inverse of `encode`; a changed head is refused, and one that names anything outside the artefact.
+
+        Checksums become names of files on this machine, objects are read and removed: whoever wrote the head must not
+        choose others than a writer does.
+        """
         try:
             content = json.loads(data)
-            head = cls(
-                str(content["id"]),
-                int(content["number"]),
-                str(content["at"]),
-                {_safe(name): Part(**part) for name, part in content["files"].items()},
-            )
-            unchanged = content["format"] == FORMAT and head.encode() == data
+            files = {_file(name): _part(part) for name, part in content["files"].items()}
+            head = cls(_id(content["id"]), _count(content["number"]), _time(content["at"]), files)
+            unchanged = content["format"] == FORMAT and head.encode() == data and not _is_folder_too(files)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             unchanged = False
         if not unchanged:
@@ -93,8 +99,47 @@ def is_garbage(name: str, head: Head) -> bool:
     return match is not None and name not in head.objects and int(match["base"]) < head.number
 
 
+def _is_folder_too(files: Mapping[str, Part]) -> bool:
+    """Whether a file has the name of a folder of another one."""
+    folders = {name[:at] for name in files for at, letter in enumerate(name) if letter == "/"}
+    return not folders.isdisjoint(files)
+
+
+def _file(name: str) -> str:
+    if any(len(part.encode()) > _NAME_BYTES for part in name.split("/")):
+        raise ValueError(name)
+    return _safe(name)
+
+
+def _part(content: Mapping[str, Any]) -> Part:
+    part = Part(**content)
+    if not _OBJECT.fullmatch(_safe(part.object)) or not _SHA256.fullmatch(part.sha256):
+        raise ValueError(part)
+    _count(part.bytes)
+    return part
+
+
+def _id(value: str) -> str:
+    if not _ID.fullmatch(value):
+        raise ValueError(value)
+    return value
+
+
+def _count(value: int) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _time(value: str) -> str:
+    if datetime.fromisoformat(value).tzinfo is None:
+        raise ValueError(value)
+    return value
+
+
 def _safe(name: str) -> str:
     """A path inside the artefact; whoever wrote the head must not name files elsewhere."""
-    if name.startswith("/") or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    outside = name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/"))
+    if outside or "\\" in name or "\0" in name or len(name.encode()) > _PATH_BYTES:
         raise ValueError(name)
     return name

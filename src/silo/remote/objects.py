@@ -7,19 +7,20 @@ directory under a lock of the operating system; everywhere else while holding a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from silo.errors import SiloError
 from silo.files import exclusive, sync_directory, sync_file, write_atomic
-from silo.remote.head import HEAD
+from silo.remote.head import FORMAT, HEAD
+from silo.remote.place import remote_url
 
 _LOCK = "head.lock"
 _CHUNK = 1 << 20
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_EXTRAS = {"s3": "s3"}
 
 
 class HeadFile(NamedTuple):
@@ -45,16 +46,20 @@ class Objects:
         """The objects under a URL; nothing is asked of it yet."""
         import fsspec  # where it is needed: everything that may lie at a URL comes by here
 
+        url = remote_url(url) or url
         protocol = url.split(":", 1)[0]
-        options = {"auto_mkdir": True} if protocol in ("file", "local") else {"use_listings_cache": False}
+        options = ({"auto_mkdir": True},) if protocol == "file" else ({"use_listings_cache": False}, {})
         try:
-            system, root = fsspec.url_to_fs(url, **options)
+            system, root = _file_system(fsspec.url_to_fs, url, options)
         except ImportError as error:
             extra = _EXTRAS.get(protocol)
             what = f"silo-lm[{extra}]" if extra else f"the fsspec package for {protocol}:"
             raise SiloError("extra-missing", f"{url} needs {what}", f"install {what}") from error
         except ValueError as error:
             raise SiloError("usage", f"{url}: {error}", "give a URL such as s3://bucket/x") from None
+        except Exception as error:  # each file system raises errors of its own kinds
+            what = f"cannot reach {url}: {_in_one_line(error)}"
+            raise SiloError("remote-failed", what[:500]) from error
         return cls(url, system, root)
 
     def _path(self, name: str) -> str:
@@ -177,14 +182,34 @@ class Objects:
         return digest.hexdigest()
 
     def names(self) -> list[str]:
-        """Every object but the head and its lock."""
+        """Every object but the head and its lock; a folder that cannot be listed is an error."""
         with self._errors("list"):
-            try:
-                found = self._system.find(self._root)
-            except FileNotFoundError:
-                return []
-        names = (str(path)[len(self._root) :].lstrip("/") for path in found)
+            found = self._find()
+        names = (path[len(self._root) :].lstrip("/") for path in found)
         return sorted(name for name in names if name not in (HEAD, _LOCK) and not name.startswith(f"{HEAD}."))
+
+    def _find(self) -> list[str]:
+        """Every path. S3 lists all keys at once; elsewhere `find` passes over folders whose listing fails."""
+        if self._is_s3:
+            return [str(path) for path in self._system.find(self._root)]
+        found, folders = list[str](), [self._root]
+        while folders:
+            folder = folders.pop()
+            with suppress(FileNotFoundError):  # what is gone has nothing in it
+                for facts in self._system.ls(folder, detail=True):
+                    path = str(facts["name"]).rstrip("/")
+                    if path != folder:  # some name the folder itself
+                        (folders if facts["type"] == "directory" else found).append(path)
+        return found
+
+    def heads_above(self) -> list[str]:
+        """Heads of artefacts that this URL lies in; one that nobody may read from here is not seen."""
+        found, folder = [], self._root
+        while folder := folder.rpartition("/")[0]:
+            with suppress(Exception):  # none there is the rule, and each file system says so in its own way
+                if FORMAT.encode() in self._system.cat_file(f"{folder}/{HEAD}"):
+                    found.append(f"{folder}/{HEAD}")
+        return found
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects, those that are gone already too."""
@@ -210,8 +235,22 @@ class Objects:
         except (SiloError, FileNotFoundError):
             raise
         except Exception as error:  # each file system raises errors of its own kinds
-            what = f"cannot {verb} {self.url}: {str(error) or type(error).__name__}"
+            what = f"cannot {verb} {self.url}: {_in_one_line(error)}"
             raise SiloError("remote-failed", what[:500]) from error
+
+
+def _file_system(
+    find: Callable[..., tuple[Any, str]], url: str, options: Sequence[Mapping[str, bool]]
+) -> tuple[Any, str]:
+    """A file system and the path in it; with the first options that it takes, for not every one takes any."""
+    for option in options[:-1]:
+        with suppress(TypeError):
+            return find(url, **option)
+    return find(url, **options[-1])
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _was_refused(error: OSError) -> bool:

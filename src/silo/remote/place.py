@@ -12,22 +12,32 @@ from pathlib import Path
 
 from silo.errors import SiloError
 
-_URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.-]+):/{1,3}(?P<rest>[^/].*)")
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>[^/].*)", re.DOTALL)
+_PASSWORD = re.compile(r"[^/@]*:[^/]*@")
 _NOT_WRITABLE = ("http", "https", "ftp", "data", "github", "zip", "tar")
+_DIRECTORIES = ("file", "local")
+_ALIASES = {"s3a": "s3"}
 
 
 def remote_url(path: str | os.PathLike[str]) -> str | None:
     """The URL that a path is meant as, None for one of this machine.
 
-    A URL that went through `Path` has lost a slash: it gets it back.
+    A URL that went through `Path` has lost a slash: it gets it back. Spellings of one place become one URL.
     """
     match = _URL.fullmatch(os.fspath(path))
     if match is None:
         return None
-    protocol, rest = match["protocol"], match["rest"].rstrip("/")
+    protocol, rest = match["protocol"].lower(), re.sub("/+", "/", match["rest"]).rstrip("/")
     if protocol in _NOT_WRITABLE or "::" in rest:
         raise SiloError("usage", f"{protocol}: is no place for a store or a corpus", "give a URL such as s3://bucket/x")
-    return f"{protocol}:///{rest}" if protocol in ("file", "local") else f"{protocol}://{rest}"
+    if protocol in _DIRECTORIES:
+        return f"file://{os.path.realpath('/' + rest.removeprefix('localhost/'))}"
+    if _PASSWORD.match(rest):  # it would be shown in messages, and kept with the copies
+        hint = "give it as the file system takes it otherwise, such as AWS_SECRET_ACCESS_KEY"
+        raise SiloError("usage", f"a {protocol}: URL must not hold a password", hint)
+    if {".", ".."}.intersection(rest.split("/")):  # an object store takes them for names, and all others do not
+        raise SiloError("usage", f"{protocol}://{rest} has '.' or '..' in it", "give the place itself")
+    return f"{_ALIASES.get(protocol, protocol)}://{rest}"
 
 
 def placed(name: str | os.PathLike[str], base: Path) -> Path:
@@ -43,7 +53,11 @@ def home_folder() -> Path:
 def cache_folder() -> Path:
     """`$SILO_CACHE`, or `cache` in the home: copies of what lies elsewhere, which may be removed at any time."""
     given = os.environ.get("SILO_CACHE")
-    return Path(given).absolute() if given else home_folder() / "cache"
+    folder = Path(given).absolute() if given else home_folder() / "cache"
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise SiloError("usage", f"{folder} cannot hold copies: {there} is a file", "let SILO_CACHE name a folder")
+    return folder
 
 
 def keys_folder() -> Path:
@@ -54,3 +68,8 @@ def keys_folder() -> Path:
 def receipts_folder() -> Path:
     """The receipts of erasures that this machine made in remote stores."""
     return home_folder() / "receipts"
+
+
+def anchors_folder() -> Path:
+    """How far this machine has seen the log of each remote store: what was seen must still be in it."""
+    return home_folder() / "anchors"

@@ -7,7 +7,7 @@ state or the new one, and objects that the next writer removes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from silo.errors import SiloError
 from silo.files import file_sha256
 from silo.remote.cache import IsOwn
-from silo.remote.head import Head, Part, is_garbage, new_object
+from silo.remote.head import HEAD, Head, Part, is_garbage, new_object
 from silo.remote.objects import HeadFile, Objects
 
 _AT_ONCE = 8
@@ -27,12 +27,24 @@ def read_head(objects: Objects) -> Head | None:
     return Head.decode(file.data, objects.url) if file else None
 
 
+def require_alone(objects: Objects) -> None:
+    """Refuse a URL inside another artefact or above one: each of the two would take the other's objects for its own."""
+    if heads := objects.heads_above() or _heads(objects.names()):
+        what = f"{objects.url} lies in another store or corpus, or around one: {heads[0]}"
+        raise SiloError("out-exists", what, "choose a path beside it")
+
+
+def _heads(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(f"/{HEAD}")]
+
+
 class Publisher:
     """One writer's view of a remote artefact: the state it began with, or has led to since."""
 
     def __init__(self, objects: Objects, head: Head) -> None:
         self.objects = objects
         self.head = head
+        self._unremoved: set[str] = set()
         self._checksums: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
     @classmethod
@@ -43,7 +55,8 @@ class Publisher:
     def publish(self, root: Path, *, is_own: IsOwn) -> set[str]:
         """Make the files of a directory the current state; gives the names of those that left.
 
-        The error is `remote-conflict` if somebody else has published meanwhile: then nothing has changed.
+        The error is `remote-conflict` if somebody else has published meanwhile: then nothing has changed, unless the
+        answer to a swap was lost and theirs followed ours, which is then part of what they published.
         """
         files = {str(path.relative_to(root)): path for path in _files(root)}
         checksums = {name: self._checksum(path) for name, path in files.items() if not is_own(name)}
@@ -63,12 +76,14 @@ class Publisher:
             self.objects.swap_head(head.encode(), expected)
         except SiloError as error:
             if error.code == "remote-conflict":
-                with suppress(SiloError):
-                    self.objects.remove(part.object for part in new.values())
+                with suppress(SiloError):  # what the other one took over is named by now, and stays
+                    current = read_head(self.objects)
+                    named = current.objects if current else set()
+                    self.objects.remove(sorted({part.object for part in new.values()} - named))
             raise
         before, self.head = self.head, head
         with suppress(SiloError):  # whoever writes next removes what is left
-            self.objects.remove(sorted(before.objects - head.objects))
+            self._remove(sorted(before.objects - head.objects))
         return before.files.keys() - head.files.keys()
 
     def _expected(self) -> HeadFile | None:
@@ -79,13 +94,29 @@ class Publisher:
         return file
 
     def remove_garbage(self) -> list[str]:
-        """Remove what can never be named again; gives what is left of it at a second look."""
-        self.objects.remove(self.garbage())
+        """Remove what can never be named again; gives what is left of it at a second look.
+
+        What could not be removed earlier is tried again, whether a listing shows it or not.
+        """
+        self._remove(sorted(self._unremoved.union(self.garbage())))
         return self.garbage()
 
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove objects; those that are left when it fails are kept in mind."""
+        self._unremoved.update(names)
+        for name in names:
+            self.objects.remove([name])
+            self._unremoved.discard(name)
+
     def garbage(self) -> list[str]:
-        """Objects that can never be named again."""
-        return [name for name in self.objects.names() if is_garbage(name, self.head)]
+        """Objects that can never be named again; those of another artefact below this one are its own."""
+        names = self.objects.names()
+        others = tuple(head.removesuffix(HEAD) for head in _heads(names))
+        return [name for name in names if is_garbage(name, self.head) and not name.startswith(others)]
+
+    def heads_below(self) -> list[str]:
+        """Heads of other artefacts inside this one, whose objects are not looked at."""
+        return _heads(self.objects.names())
 
     def _checksum(self, path: Path) -> str:
         status = path.stat()

@@ -141,6 +141,8 @@ class Store:
     `list_models` says for a receipt which models were trained on a document.
     """
 
+    _passing = frozenset[str]()
+    """The errors that may pass: who watches the store looks again."""
     _remembering = True
     """Are checksums of its files remembered? Not those of a copy that will be gone."""
 
@@ -977,7 +979,7 @@ def _watch(store: Store) -> None:
                 try:
                     live.refresh()
                 except (SiloError, OSError) as error:
-                    if not isinstance(error, SiloError) or error.code != "remote-failed":  # that may pass
+                    if not isinstance(error, SiloError) or error.code not in live._passing:
                         return
             del live
 

@@ -43,9 +43,9 @@ EXCLUSIONS = (
 KNOWN_BACKUPS = "The log names backups begun before this erasure, which may hold the documents: "
 
 CACHES_ELSEWHERE = (
-    "Copies that other machines hold of a remote store are not covered: one that runs drops them when it next looks at "
-    "the head, one that does not when it next opens the store. Nor are versions, replicas and backups that the object "
-    "store keeps by itself."
+    "Copies of a remote store in other machines, homes and caches are not covered: a process that runs there drops "
+    "them when it next looks at the head, others go when the store is next opened there. Nor are versions, replicas "
+    "and backups that the object store keeps by itself."
 )
 """What an erasure from a store on an object store cannot reach either."""
 

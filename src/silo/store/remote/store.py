@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from silo.remote.cache import Cache
 from silo.remote.head import Head
 from silo.remote.objects import Objects
 from silo.remote.place import receipts_folder
-from silo.remote.publish import Publisher, read_head
+from silo.remote.publish import Publisher, read_head, require_alone
 from silo.store.adding.add import Added
 from silo.store.adding.given import Given
 from silo.store.adding.sync import Synced
@@ -36,14 +35,13 @@ from silo.store.erasure.erase import Erased, ListModels
 from silo.store.erasure.evidence import promise_of
 from silo.store.erasure.verify import Verified
 from silo.store.paths import StorePaths
-from silo.store.remote.working import WorkingCopy, is_own, keep_key
-from silo.store.remote.writer import RemoteWriter
+from silo.store.remote.working import WorkingCopy, is_own, keep_key, note_log
+from silo.store.remote.writer import RemoteWriter, is_abandoned
 from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.store.usage import Share
 
 _ATTEMPTS = 5
-_ABANDONED_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 _Opened = TypeVar("_Opened", bound=Store)
 _Done = TypeVar("_Done", bound=Added)
@@ -53,7 +51,9 @@ class RemoteStore(Store):
     """A store at a URL; see `open_remote`. Its `root` is the copy on this machine."""
 
     _remembering = False
+    _passing = frozenset({"remote-failed", "remote-damaged", "not-a-store"})  # as a mount that is away for a while
     working: WorkingCopy | None = None
+    _given_up: Head | None = None
     _tag: str | None = None
     _looked = -math.inf
 
@@ -107,12 +107,14 @@ class RemoteStore(Store):
         """A copy of the newest state to write in, which is gone afterwards."""
         assert self.working is not None
         writer, working = _open(RemoteWriter, self.working.cache, self.list_models, restored=self._restored)
-        writer.attach(working, self.follow_now)
+        writer.attach(working, self.follow_now, self._given_up)
         writer.encoder, writer.load_encoder = self.encoder, self.load_encoder
         try:
             yield writer
         finally:
             self.encoder = writer.encoder
+            if writer.publisher.head != working.head:
+                self._given_up = writer.publisher.head
             writer.close()
             working.close()
             self.follow_now()
@@ -129,8 +131,7 @@ class RemoteStore(Store):
         promise = promise_of(self._evidence.entries) if self._evidence else None
         if not self.paths.pending.exists() and (promise is None or promise.closed):
             return
-        age = datetime.now(UTC) - datetime.fromisoformat(self.working.head.at)
-        if age.total_seconds() > _ABANDONED_SECONDS:
+        if is_abandoned(self.working.head):
             try:
                 with self._writer() as writer, writer.writing():
                     pass
@@ -161,13 +162,13 @@ class RemoteStore(Store):
 
     def add(self, documents: Given | Iterable[Given], **options: Any) -> Added:
         with self._writer() as writer:
-            return _with_receipt(writer.add(documents, **options))
+            return _with_receipt(writer.add(documents, **options), writer)
 
     def sync(self, source: SourceRecipe | str | os.PathLike[str], **options: Any) -> Synced:
         if options.get("dry_run"):
             return super().sync(source, **options)
         with self._writer() as writer:
-            return _with_receipt(writer.sync(source, **options))
+            return _with_receipt(writer.sync(source, **options), writer)
 
     def erase(
         self,
@@ -187,7 +188,8 @@ class RemoteStore(Store):
         for attempt in range(_ATTEMPTS):
             try:
                 with self._writer() as writer:
-                    return _keep_receipt(writer.erase(selector, suppress=suppress, copies=copies, accepted=tell))
+                    done = writer.erase(selector, suppress=suppress, copies=copies, accepted=tell)
+                    return _keep_receipt(done, writer)
             except SiloError as error:
                 if error.code != "remote-conflict" or told or attempt + 1 == _ATTEMPTS:
                     raise
@@ -195,7 +197,7 @@ class RemoteStore(Store):
 
     def replay(self, *, accept_loss: bool = False) -> tuple[Erased, ...]:
         with self._writer() as writer:
-            return tuple(map(_keep_receipt, writer.replay(accept_loss=accept_loss)))
+            return tuple(_keep_receipt(done, writer) for done in writer.replay(accept_loss=accept_loss))
 
     def note_backup(self) -> None:
         with self._writer() as writer:
@@ -224,7 +226,7 @@ def open_remote(url: str, *, list_models: ListModels = lambda *_: (), restored: 
 def _open(kind: type[_Opened], cache: Cache, list_models: ListModels, *, restored: bool) -> tuple[_Opened, WorkingCopy]:
     """Open a copy of the newest head; once more where the cache was damaged."""
     for again in (True, False):
-        working = WorkingCopy(cache)
+        working = WorkingCopy(cache, restored=restored)
         try:
             working.follow()
             return kind.open(working.paths.root, list_models=list_models, restored=restored), working
@@ -250,37 +252,57 @@ def new_remote(url: str) -> Iterator[Path]:
 
 
 def require_free(url: str) -> None:
-    """Refuse a URL at which a store or a corpus is."""
-    if read_head(Objects.at(url)) is not None:
+    """Refuse a URL at which a store or a corpus is, or around which or in which there is one."""
+    objects = Objects.at(url)
+    if read_head(objects) is not None:
         raise SiloError("out-exists", f"there is something at {url}", "choose another path")
+    require_alone(objects)
 
 
 def publish_store(root: Path, url: str) -> None:
     """Publish a store directory under a URL, where no store may be yet; its signing key is kept on this machine."""
+    require_outside(root, url)
     require_free(url)
     keep_key(StorePaths(root))
+    publisher = Publisher(Objects.at(url), Head.first())
     try:
-        Publisher(Objects.at(url), Head.first()).publish(root, is_own=is_own)
+        publisher.publish(root, is_own=is_own)
+        note_log(StorePaths(root), publisher.objects.url)
     except SiloError as error:
         if error.code != "remote-conflict":
             raise
         raise SiloError("out-exists", f"somebody else has made a store at {url}", "choose another path") from None
+    try:
+        publisher.remove_garbage()  # one that was killed may have sent what was erased since
+    except SiloError as error:
+        _LOG.warning("warning: what was sent to %s earlier may still be there: %s", url, error)
 
 
-def _with_receipt(done: _Done) -> _Done:
+def require_outside(root: Path, url: str) -> None:
+    """Refuse to publish a store inside itself: its objects would lie among its files."""
+    place = Path(url.removeprefix("file://"))
+    if url.startswith("file:") and place.resolve().is_relative_to(root.resolve()):
+        raise SiloError("usage", f"{url} is the store itself, or inside it", "choose a path elsewhere")
+
+
+def _with_receipt(done: _Done, writer: RemoteWriter) -> _Done:
     if done.erased is not None:
-        done.erased = _keep_receipt(done.erased)
+        done.erased = _keep_receipt(done.erased, writer)
     return done
 
 
-def _keep_receipt(erased: Erased) -> Erased:
-    """Keep a receipt where the person who erased finds it: the copy that it was written in is gone."""
+def _keep_receipt(erased: Erased, writer: RemoteWriter) -> Erased:
+    """Keep a receipt where the person who erased finds it: the copy that it was written in is gone.
+
+    It was signed before the last objects went: where they did not, the checks say so beside it.
+    """
     if erased.receipt is None:
         return erased
     place = receipts_folder() / erased.receipt.name
     place.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(place, erased.receipt.read_bytes())
-    return replace(erased, receipt=place)
+    checks = erased.checks if writer.cleaned else {**erased.checks, "remote-cleaned": False}
+    return replace(erased, receipt=place, checks=checks)
 
 
 def _object_problems(publisher: Publisher, advance: Advance) -> list[str]:
@@ -289,6 +311,7 @@ def _object_problems(publisher: Publisher, advance: Advance) -> list[str]:
         publisher.remove_garbage()
     head, objects = publisher.head, publisher.objects
     problems = [f"{name} is in no head" for name in publisher.garbage()]
+    problems += [f"{name} is of another store or corpus, which was not looked at" for name in publisher.heads_below()]
     for at, (name, part) in enumerate(head.files.items(), start=1):
         try:
             if objects.checksum(part.object) != part.sha256:

@@ -11,17 +11,39 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
+from silo.errors import SiloError
 from silo.files import file_sha256
+from silo.remote.head import Head
 from silo.remote.publish import Publisher
 from silo.store.adding.add import Incoming
 from silo.store.erasure.erase import DRAIN_SECONDS, Erased, drain_readers
 from silo.store.erasure.receipt import CACHES_ELSEWHERE, NOT_CHECKED, Result
 from silo.store.manifest import read_generation
 from silo.store.paths import StorePaths
-from silo.store.remote.working import BUCKETS, MANIFEST_NAME, WorkingCopy, is_lasting, is_unfinished, require_key
+from silo.store.remote.working import (
+    BUCKETS,
+    MANIFEST_NAME,
+    WorkingCopy,
+    is_lasting,
+    is_unfinished,
+    note_log,
+    require_key,
+)
 from silo.store.store import Store
+
+ABANDONED_SECONDS = 60.0
+
+
+def is_abandoned(head: Head) -> bool:
+    """Whether nothing has happened for so long that whoever began a change is taken for gone.
+
+    A time that is as far ahead is of a clock that is wrong, and tells nothing.
+    """
+    age = datetime.now(UTC) - datetime.fromisoformat(head.at)
+    return abs(age.total_seconds()) > ABANDONED_SECONDS
 
 
 class RemoteWriter(Store):
@@ -31,10 +53,13 @@ class RemoteWriter(Store):
     working: WorkingCopy
     publisher: Publisher
     published: Callable[[], None]
+    given_up: Head | None
+    cleaned = True
+    """Whether the last write removed what no head names any more."""
 
-    def attach(self, working: WorkingCopy, published: Callable[[], None]) -> None:
-        """Say what is published, and who wants to know."""
-        self.working, self.published = working, published
+    def attach(self, working: WorkingCopy, published: Callable[[], None], given_up: Head | None) -> None:
+        """Say what is published, who wants to know, and what a write led to that is over, finished or not."""
+        self.working, self.published, self.given_up = working, published, given_up
         self.publisher = Publisher(working.cache.remote, working.head)
         self.exclusions = (CACHES_ELSEWHERE,)
 
@@ -47,15 +72,27 @@ class RemoteWriter(Store):
         with super().writing():
             yield
         self._publish()
-        self.publisher.remove_garbage()
+        try:
+            self.publisher.remove_garbage()
+        except SiloError:  # the write is done; whoever writes next removes what is left
+            self.cleaned = False
 
     def _settle(self, *, sealed: bool = False) -> None:
+        self._require_abandoned()
         super()._settle(sealed=sealed)
         self._publish()
+
+    def _require_abandoned(self) -> None:
+        """Leave an erasure to the one who began it, who has the salts to give to its owner, while that may go on."""
+        head = self.publisher.head
+        if self.paths.pending.exists() and head != self.given_up and not is_abandoned(head):
+            hint = f"wait; if nothing happens for {ABANDONED_SECONDS:.0f} seconds, the next write finishes it"
+            raise SiloError("busy", f"an erasure from {self.publisher.objects.url} is under way", hint)
 
     def _publish(self) -> None:
         cache = self.working.cache
         left = self.publisher.publish(self.root, is_own=lambda name: is_unfinished(name, self.paths))
+        note_log(self.paths, cache.remote.url)
         for name, part in self.publisher.head.files.items():
             if is_lasting(name):
                 cache.take_in(self.root / name, part.sha256)
@@ -75,7 +112,7 @@ class RemoteWriter(Store):
 
     def _check_elsewhere(self) -> Mapping[str, Result]:
         self._publish()
-        left = self.publisher.remove_garbage()
+        left = [*self.publisher.remove_garbage(), *self.publisher.heads_below()]
         head, cache, current = self.publisher.head, self.working.cache, read_generation(self.paths)
         versions = self.publisher.objects.keeps_versions()
         return {
@@ -83,7 +120,7 @@ class RemoteWriter(Store):
             "remote-hits": len(left),
             "remote-versions-gone": NOT_CHECKED if versions is None else not versions,
             "cache-hits": cache.count_strays(head, BUCKETS, DRAIN_SECONDS),
-            "cache-readers-drained": all(drain_readers(StorePaths(folder), current) for folder in cache.copies()),
+            "cache-readers-drained": all(drain_readers(StorePaths(folder), current) for folder in cache.copies(head)),
         }
 
     def _finish_erasure(self) -> tuple[Path | None, dict[str, str], Mapping[str, Result]]:
