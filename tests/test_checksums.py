@@ -138,14 +138,12 @@ def test_the_file_that_is_identified_is_the_one_that_is_read(
     folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = file_sha256(folder / "weights")
-    wait = os.fsync
 
-    def exchange(handle: int) -> None:
-        wait(handle)
+    def exchange(_: int) -> None:
         (folder / "other").write_bytes(b"two")
         (folder / "other").rename(folder / "weights")
 
-    monkeypatch.setattr(os, "fsync", exchange)
+    monkeypatch.setattr(silo.checksums, "_write_back", exchange)
     assert _ask(folder) == first
 
 

@@ -26,6 +26,7 @@ _SETTLED_NS = 3_000_000_000
 """A file may change again within one tick of its file system's clock (2 s on FAT) and keep its times: what changed less
 than this before it was read is not remembered."""
 _IN_MEMORY = ("tmpfs", "ramfs")
+_write_back = getattr(os, "fdatasync", os.fsync)
 
 
 class Remembered:
@@ -43,7 +44,7 @@ class Remembered:
         if not self._again and entry is not None and entry[0] == _identity(os.fstat(handle)) and _is_told_apart(handle):
             return str(entry[1])
         with suppress(OSError):  # until a page that was written through a map is on the disk, it takes more unseen
-            os.fsync(handle)
+            _write_back(handle)
         identity, mark = _hash(handle, compute)
         if identity and _is_told_apart(handle):
             self._fresh[name] = [identity, mark]
