@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from silo.lm.network import choose_dtype
 from silo.lm.training import muon
 from silo.lm.training.muon import Muon, orthogonalise
 
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+"""What vectors may be off by in the precision that this processor is fast in."""
 SHAPES = ((8, 8), (8, 24), (24, 8), (8, 24))
 
 
@@ -25,7 +28,7 @@ def test_singular_vectors_stay_and_singular_values_come_near_one(shape: tuple[in
     turned = orthogonalise(matrix[None])[0].double()
     left, _, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     along = left.mT @ turned @ right.mT
-    assert torch.allclose(along, torch.diag(along.diagonal()), atol=1e-4)
+    assert torch.allclose(along, torch.diag(along.diagonal()), atol=ROUNDING[choose_dtype("cpu")])
     assert float(along.diagonal().min()) > 0.3 and float(along.diagonal().max()) < 1.3
 
 
