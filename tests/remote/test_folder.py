@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from silo.cli.main import main
 from silo.corpus.corpus import Corpus
@@ -132,11 +134,25 @@ def test_what_a_process_that_was_killed_had_half_fetched_is_removed(url: str, tm
     assert Cache(Objects.at(url)).count_strays(head, "shards", 0) == 0 and not held()
 
 
-@pytest.mark.parametrize("protocol", ["reference", "dir", "generic", "dbfs", "jupyter", "hdfs", "gist", "nonsense"])
+@pytest.mark.parametrize("protocol", ["reference", "dir", "generic", "dbfs", "jupyter", "hdfs", "nonsense"])
 def test_a_file_system_that_cannot_be_used_is_an_error_that_says_so(url: str, protocol: str) -> None:
     with pytest.raises(SiloError) as caught:
         fetched(Path(f"{protocol}://127.0.0.1:1/x"))
     assert caught.value.code in ("remote-failed", "extra-missing", "usage")
+
+
+class PlainFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """One that takes no options, as that of gists."""
+
+    protocol = "silo-plain"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_a_file_system_need_not_take_options(url: str) -> None:
+    fsspec.register_implementation("silo-plain", PlainFileSystem, clobber=True)
+    assert Objects.at("silo-plain://x").names() == []
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "{", '{"id": "x"}'])
@@ -197,7 +213,7 @@ def test_a_head_cannot_name_files_by_a_checksum(sha256: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../other.txt", "notes.txt", "../a.000000-0123456789abcdef", "a\0a.000000-0123456789abcdef", 3]
+    "name", ["../other.txt", "notes.txt", "../a.000000-0123456789abcdef", "\0.000000-0123456789abcdef", 3]
 )
 def test_a_head_cannot_name_objects_that_no_writer_made(name: Any) -> None:
     assert not _decodes(_head({"a": Part(name, "0" * 64, 1)}))
