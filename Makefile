@@ -40,7 +40,9 @@ test-ray: setup ## the tests of clusters, on three Ray nodes of this machine
 	SILO_RAY_QUERIES=10000 $(BIN)/pytest tests/cluster
 
 test-s3: setup ## the tests of stores on S3, against a server of this machine
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[s3]' 'moto[s3]' boto3 flask flask-cors
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[s3]'
+	$(BIN)/pip install --quiet --disable-pip-version-check 'moto[s3]' flask flask-cors \
+		"boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')" # botocore's, which s3fs is strict about
 	$(BIN)/pytest tests/store/remote
 
 demo: setup ## the whole idea on the Python packages of this machine, in minutes; ends with silo-demo/report.html
