@@ -198,11 +198,10 @@ class Front:
         handle, patience = (self._writers, _WRITER_SECONDS) if shared else (self._desk, _DESK_SECONDS)
         may_repeat = shared or call.scope["method"] in ("GET", "HEAD")
         for attempt in range(_ATTEMPTS):
-            taken = begun = False
+            begun = False
             answer = handle.answer.remote(call)
             try:
                 await asyncio.wait_for(anext(answer), patience)
-                taken = True
                 async for message in answer:
                     begun = True
                     await send(message)
@@ -216,7 +215,7 @@ class Front:
             except (RayActorError, DeploymentUnavailableError):
                 if begun:
                     raise  # the client sees a broken connection: half an answer is none
-                if taken and not may_repeat:
+                if not may_repeat:
                     await _send_reply(self._plan.lost, send)
                     return
                 await asyncio.sleep(_PAUSE_SECONDS * attempt)
