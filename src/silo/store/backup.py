@@ -50,6 +50,7 @@ _NOTE_SECONDS = 5.0
 _FREE_SECONDS = 1.0
 """How long it looks for a moment by itself before it asks writers to wait."""
 _POLL_SECONDS = 0.005
+_TURN_SECONDS, _TURN_POLL_SECONDS = 2.0, 0.0005
 
 
 Whose = Literal["given", "store", "backup"]
@@ -183,9 +184,9 @@ def _copy_moment(store: Store, copy: StorePaths, advance: Advance) -> Generation
 
 
 def _copy_locked(store: Store, copy: StorePaths, advance: Advance) -> Generation | None:
-    """Copy what is missing while nobody writes; None if somebody does, or nobody may."""
+    """Copy what is missing while nobody writes; None if nobody stops for a moment, or nobody may write."""
     try:
-        with store.writing():
+        with _taking_turn(store):
             generation = read_generation(store.paths)
             _drop_buckets(copy, generation)
             _copy_data(store.paths, copy, generation, advance)
@@ -194,6 +195,22 @@ def _copy_locked(store: Store, copy: StorePaths, advance: Advance) -> Generation
         if error.code not in ("busy", "not-writable", "disk-full"):
             raise
         return None
+
+
+@contextmanager
+def _taking_turn(store: Store) -> Iterator[None]:
+    """Be the one writer after the one who is; between two writes of somebody in a hurry there is a millisecond."""
+    end = time.monotonic() + _TURN_SECONDS
+    with ExitStack() as turn:
+        while True:
+            try:
+                turn.enter_context(store.writing())
+                break
+            except SiloError as error:
+                if error.code != "busy" or time.monotonic() > end:
+                    raise
+            time.sleep(_TURN_POLL_SECONDS)
+        yield
 
 
 def _copy_data(paths: StorePaths, copy: StorePaths, generation: Generation, advance: Advance) -> int:
@@ -241,7 +258,7 @@ def _copy_rest(paths: StorePaths, copy: StorePaths, before: _Moment) -> bool:
             _copy_tree(path, copy.root / path.name)
     for path in paths.evidence():
         if path not in (paths.pending, paths.erasing):  # an erasure may begin meanwhile; then this copy does not count
-            _copy_tree(path, copy.root / path.name)
+            _copy_tree(path, copy.root / path.name, again=path != paths.receipts)  # no receipt is ever changed
     for lines in (copy.log, copy.usage):
         if lines.exists():
             cut_torn_line(lines)
@@ -251,16 +268,16 @@ def _copy_rest(paths: StorePaths, copy: StorePaths, before: _Moment) -> bool:
     return True
 
 
-def _copy_tree(path: Path, other: Path) -> None:
-    """Copy a file or a folder, if it is there, with permissions; over what lies there."""
+def _copy_tree(path: Path, other: Path, *, again: bool = True) -> None:
+    """Copy a file or a folder, if it is there, with permissions; over what lies there, if it is to be copied again."""
     if path.is_dir():
         with disk_errors(other):
             other.mkdir(exist_ok=True)
             other.chmod(_mode(path))
         for inner in path.iterdir():
             if inner.suffix != ".partial":
-                _copy_tree(inner, other / inner.name)
-    elif path.exists():
+                _copy_tree(inner, other / inner.name, again=again)
+    elif path.exists() and (again or not other.exists()):
         _copy(path, other)
 
 
