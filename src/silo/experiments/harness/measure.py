@@ -87,7 +87,7 @@ def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
             stores,
             _key_encoder(model, stores, setup.methods, windows),
             setup.methods,
-            {REFERENCE: LanguageModel.open(lab.model(reference))} if reference else {},
+            {REFERENCE: LanguageModel.open(lab.model(reference, codec=False))} if reference else {},
             {_searches(setup.methods): Settings(k=setup.neighbours, probes=setup.probes)},
             neighbours=setup.neighbours,
             fine_tuning=FineTuning(epochs=setup.fine_tuning_epochs) if setup.fine_tuning_epochs else None,

@@ -638,14 +638,16 @@ def _attend_all(
         first = last
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, error_model="numpy")  # to look for a division by zero, the loop would take one at a time
 def _activate(gated: Float32s, activated: Float32s, first: int, last: int, width: int) -> None:
     """SwiGLU of pairs of panels: gate * sigmoid(gate) * up."""
     for row in range(len(gated)):
         for pair in range(first, last):
-            for lane in range(min(PANEL, width - pair * PANEL)):
-                gate, up = gated[row, PAIR * pair + lane], gated[row, PAIR * pair + PANEL + lane]
-                activated[row, pair * PANEL + lane] = gate / (_ONE + _exp(-gate)) * up
+            both, out = gated[row, PAIR * pair : PAIR * (pair + 1)], activated[row, pair * PANEL : width][:PANEL]
+            gates, ups = both[:PANEL], both[PANEL:]
+            for lane in range(len(out)):
+                gate = gates[lane]
+                out[lane] = gate / (_ONE + _exp(-gate)) * ups[lane]
 
 
 @numba.njit(nogil=True)

@@ -25,6 +25,8 @@ from silo.text.stream import TokenStream
 from silo.text.tokenizer import Ids
 
 _SMALL = 30_000_000
+_ROWS_TOGETHER = 2
+"""Of a step; a fifth faster than one by one, and a large network needs little more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +85,22 @@ def fine_tune(
 
 
 def _batches(tokens: Ids, rows: int, length: int, per_step: int, seed: int) -> Iterator[list[Any]]:
-    """Steps of rows in random order, epoch after epoch, each row a batch of its own with its share of the step."""
+    """Steps of rows in random order, epoch after epoch, in small batches, each with its share of the step."""
     rng = np.random.default_rng(seed)
     waiting: list[int] = []
     while True:
         while len(waiting) < per_step:
             waiting += rng.permutation(rows).tolist()
         taken, waiting = waiting[:per_step], waiting[per_step:]
-        yield [
-            (torch.from_numpy(tokens[row * length : row * length + length + 1].astype(np.int64))[None], 1 / per_step)
-            for row in taken
-        ]
+        few = [taken[at : at + _ROWS_TOGETHER] for at in range(0, per_step, _ROWS_TOGETHER)]
+        yield [(_sequences(tokens, some, length), len(some) / per_step) for some in few]
+
+
+def _sequences(tokens: Ids, rows: list[int], length: int) -> torch.Tensor:
+    """Rows of tokens, each with the one after it."""
+    return torch.from_numpy(
+        np.stack([tokens[row * length : row * length + length + 1] for row in rows]).astype(np.int64)
+    )
 
 
 def _weights(network: Any) -> dict[str, torch.Tensor]:
