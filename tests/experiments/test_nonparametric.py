@@ -83,7 +83,7 @@ def test_some_of_the_models_are_run_alone(lab: Lab, tmp_path: Path) -> None:
     _write_recipe(lab, '"notes"')
     recipe = lab.recipes / "nonparametric.toml"
     recipe.write_text(recipe.read_text().replace('["pdsw"]', '["pdsw", "smollm2"]'))
-    alone = reopen(lab, models=["pdsw"])
+    alone = reopen(lab, only={"models": ["pdsw"]})
     result, _ = run_experiment(alone, "nonparametric")
     assert list(result.facts["domains"]) == ["pdsw"]
     write_report(lab.folder / "results", tmp_path, EXPERIMENTS)
@@ -91,10 +91,19 @@ def test_some_of_the_models_are_run_alone(lab: Lab, tmp_path: Path) -> None:
     assert "`silo experiment nonparametric --models pdsw`" in report
     assert "Not measured yet: corpus-stats," in report
     with pytest.raises(SiloError, match="has no model pd") as caught:
-        run_experiment(reopen(lab, models=["pd", "pdsw"]), "nonparametric")
+        run_experiment(reopen(lab, only={"models": ["pd", "pdsw"]}), "nonparametric")
     assert caught.value.hint == "it has pdsw, smollm2"
     with pytest.raises(SiloError, match="usage"):
         run_experiment(alone, "corpus-stats")
+
+
+def test_some_of_the_domains_are_run_alone(lab: Lab) -> None:
+    _write_recipe(lab, '"notes", "mail"')
+    result, _ = run_experiment(reopen(lab, only={"domains": ["notes"]}), "nonparametric")
+    assert list(result.facts["domains"]["pdsw"]) == ["notes"]
+    assert result.command == "silo experiment nonparametric --domains notes"
+    with pytest.raises(SiloError, match="has no domain laws"):
+        run_experiment(reopen(lab, only={"domains": ["laws"]}), "nonparametric")
 
 
 def test_models_that_are_not_there_are_asked_for(lab: Lab) -> None:

@@ -24,6 +24,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", choices=names, help=f"report, or one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
     parser.add_argument("--models", metavar="NAME,...", help="only these of the models that the experiment compares")
+    parser.add_argument("--domains", metavar="NAME,...", help="only these of the domains that the experiment names")
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
     parser.add_argument("--kept", metavar="DIR", help="where measurements and results are kept, if not in --work")
@@ -62,8 +63,8 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
     if arguments.quick:
         if arguments.data:
             raise SiloError("usage", "--quick reads the Python packages of this machine", "give --data or --quick")
-        if arguments.models:
-            raise SiloError("usage", "--quick has its own models", "give --models or --quick")
+        if arguments.models or arguments.domains:
+            raise SiloError("usage", "--quick has its own models and domains", "leave out --models and --domains")
         if arguments.kept:
             raise SiloError("usage", "--quick keeps what it measures with all else", "give --kept or --quick")
         from silo.experiments.harness.quick import open_quick_lab
@@ -77,5 +78,6 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
 
     from silo.experiments.harness.lab import Lab
 
-    models = arguments.models.split(",") if arguments.models else ()
-    return Lab(work, data, kept=kept, models=models, talk=talk, advance=advance)
+    chosen = {"models": arguments.models, "domains": arguments.domains}
+    only = {kind: names.split(",") for kind, names in chosen.items() if names}
+    return Lab(work, data, kept=kept, only=only, talk=talk, advance=advance)

@@ -49,8 +49,8 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     from silo.experiments.harness.result import save_result
 
     module = import_module(f"silo.experiments.{find_experiment(name)}")
-    lab.require_models(name)
+    lab.require_known(name)
     result: Result = module.run(lab, name)
-    if lab.models:
-        result = replace(result, options=f" --models {','.join(lab.models)}")
+    options = "".join(f" --{kind} {','.join(names)}" for kind, names in lab.only.items())
+    result = replace(result, options=options)
     return result, save_result(lab.kept / "results", result)

@@ -38,6 +38,7 @@ from silo.text.tokenizer import load_tokenizer
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 DEFAULT_CODEC = CodecSettings()
+_ALL: Mapping[str, Sequence[str]] = {}
 T = TypeVar("T")
 
 
@@ -70,8 +71,8 @@ class Lab:
     """One folder of experiments over one folder of data; keys in a recipe of `changes` replace those of `recipes`.
 
     `kept` is where measurements and results are, if not in the same folder. `workers` build the corpus (0: one for each
-    core), `codec` is how codecs are learned; both are for small labs. `models`, if not empty, are the only ones that an
-    experiment with several of them runs.
+    core), `codec` is how codecs are learned; both are for small labs. `only` names what an
+    experiment is cut down to, of the lists `models` and `domains` of its recipe.
     """
 
     def __init__(
@@ -84,29 +85,31 @@ class Lab:
         kept: Path | None = None,
         workers: int = 0,
         codec: CodecSettings = DEFAULT_CODEC,
-        models: Sequence[str] = (),
+        only: Mapping[str, Sequence[str]] = _ALL,
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes, self.changes = folder.absolute(), data, recipes, changes
         self.kept = (kept or folder).absolute()
-        self.workers, self.codec_settings, self.models = workers, codec, models
+        self.workers, self.codec_settings, self.only = workers, codec, only
         self.talk, self.advance = talk, advance
 
     def recipe(self, name: str, kind: type[T]) -> T:
-        """The recipe of that name, with the chosen ones of its models."""
+        """The recipe of that name, with the chosen ones of its models and domains."""
         content = self._recipe_content(name)
-        if self.models and "models" in content:
-            content["models"] = [model for model in content["models"] if model in self.models]
+        for kind_of_list, chosen in self.only.items():
+            if kind_of_list in content:
+                content[kind_of_list] = [item for item in content[kind_of_list] if item in chosen]
         return parse_recipe(content, kind, where=f"{name}.toml")
 
-    def require_models(self, name: str) -> None:
-        """Refuse to leave out models of an experiment that does not have those that were chosen."""
-        known = self._recipe_content(name).get("models", ())
-        missing = sorted(set(self.models) - set(known))
-        if missing:
-            hint = f"it has {', '.join(known)}" if known else "it has no list of models to choose from"
-            raise SiloError("usage", f"{name} has no model {', '.join(missing)}", hint)
+    def require_known(self, name: str) -> None:
+        """Refuse to cut an experiment down to models or domains that it does not have."""
+        for kind_of_list, chosen in self.only.items():
+            known = self._recipe_content(name).get(kind_of_list, ())
+            missing = sorted(set(chosen) - set(known))
+            if missing:
+                hint = f"it has {', '.join(known)}" if known else f"it has no list of {kind_of_list} to choose from"
+                raise SiloError("usage", f"{name} has no {kind_of_list[:-1]} {', '.join(missing)}", hint)
 
     def _recipe_content(self, name: str) -> dict[str, Any]:
         content = read_toml(self.recipes / f"{name}.toml")
