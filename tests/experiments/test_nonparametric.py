@@ -63,8 +63,20 @@ def test_a_run_goes_on_where_it_was(lab: Lab) -> None:
     told: list[str] = []
     again = reopen(lab, talk=told.append)
     second, _ = run_experiment(again, "nonparametric")
-    assert [text.partition(":")[0] for text in told] == ["store", "store pdsw-laws-all", "perplexity"]
+    assert [text.partition(":")[0] for text in told] == ["store", "store pdsw-laws-all", "perplexity", "perplexity"]
     assert second.facts["domains"]["pdsw"]["notes"] == first.facts["domains"]["pdsw"]["notes"]
+
+
+def test_other_fine_tuning_measures_nothing_else_again(lab: Lab) -> None:
+    _write_recipe(lab, '"notes"')
+    first, _ = run_experiment(lab, "nonparametric")
+    recipe = lab.recipes / "nonparametric.toml"
+    recipe.write_text(recipe.read_text().replace("pdsw = 0.2", "pdsw = 8.0"))
+    told: list[str] = []
+    second, _ = run_experiment(reopen(lab, talk=told.append), "nonparametric")
+    assert len(told) == 1 and "epochs 8.0" in told[0]
+    old, new = (result.facts["domains"]["pdsw"]["notes"]["rows"] for result in (first, second))
+    assert old.pop("fine-tuned") != new.pop("fine-tuned") and old == new
 
 
 def test_what_is_known_needs_neither_models_nor_stores(lab: Lab, tmp_path: Path) -> None:

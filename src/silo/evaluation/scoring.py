@@ -59,6 +59,8 @@ class DomainScores:
 class Contestants:
     """What is compared on every domain. `encoder` makes the stores' keys; references have the model's tokenizer.
 
+    Without methods there are no rows but those of fine-tuning and references.
+
     `windows` are what a model reads at once, with RIC the passages included.
     """
 
@@ -98,12 +100,20 @@ class _Scoring:
 
     def run(self) -> None:
         contest = self.contestants
-        self._methods(contest.model, "", contest.methods)
+        if contest.methods:
+            self._methods(contest.model, "", contest.methods)
+        elif contest.stores:
+            self._note_matches()
         if contest.stores and contest.fine_tuning is not None and self.validation is not None:
             self._fine_tuned(contest.fine_tuning)
         for name, model in contest.references.items():
             best = [method for method in contest.methods if method != PLAIN and "ric" not in method][-1:]
             self._methods(model, name, [PLAIN, *best] if contest.stores else [PLAIN])
+
+    def _note_matches(self) -> None:
+        """The longest matches, where no method looks for them."""
+        with self._predictor(self.contestants.model, frozenset({"ngram"})).reading() as retriever:
+            self.scores.matches[:] = retriever.levels(self.scores.text.stream.ids.astype(np.int64)).lengths
 
     def _methods(self, model: LanguageModel, name: str, methods: Sequence[str]) -> None:
         """The rows of one model; those of a reference are named after it."""

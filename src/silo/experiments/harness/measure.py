@@ -65,7 +65,14 @@ def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: S
 
 
 def measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
-    """All rows of one setup on one domain, now or in an earlier run."""
+    """All rows of one setup on one domain, now or in an earlier run; fine-tuning, which takes long, by itself."""
+    rows = _measure(lab, domain, replace(setup, fine_tuning_epochs=0.0))
+    if not setup.fine_tuning_epochs:
+        return rows
+    return join_rows([rows, _measure(lab, domain, replace(setup, methods=(), reference=""))])
+
+
+def _measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     reference = setup.reference
     key = {
         "model": lab.fingerprint(setup.model),
@@ -118,7 +125,12 @@ def join_rows(parts: Sequence[DomainSums]) -> DomainSums:
     first = parts[0]
     for part in parts:
         require_same_text(first, part)
-    return replace(first, logs={row: logs for part in parts for row, logs in part.logs.items()})
+    return replace(
+        first,
+        logs={row: logs for part in parts for row, logs in part.logs.items()},
+        notes={name: note for part in parts for name, note in part.notes.items()},
+        seconds={name: seconds for part in parts for name, seconds in part.seconds.items()},
+    )
 
 
 def require_same_text(one: DomainSums, other: DomainSums) -> None:
