@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
+import numba
 import numpy as np
 import pytest
 import torch
@@ -363,9 +364,35 @@ def test_tiles_compile_for_plain_processors_without_calls(triple: str, stored: A
     target = llvmlite.binding.Target.from_triple(triple).create_target_machine(cpu="generic", opt=2)
     module = ir.Module()
     module.triple, module.data_layout = triple, str(target.target_data)
-    for rows, panels in [(1, 2), (3, 2), (6, 1)]:
+    for rows, panels in [(1, 2), (3, 2), (6, kernel._TILE_PANELS)]:
         kernel._find_tile(module, stored, rows, panels).linkage = "external"
     assembly = target.emit_assembly(llvmlite.binding.parse_assembly(str(module)))
     lines = [line.split()[0] for line in assembly.splitlines() if line.startswith("\t")]
-    assert "silo_tile_6x1" in assembly
+    assert "silo_tile_6x" in assembly
     assert not {"call", "callq", "bl", "blr"} & set(lines)
+
+
+def test_vectors_of_any_width_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with AVX-512 multiplies sixteen floats at once, and larger tiles: an output stays one chain."""
+    rng, width = np.random.default_rng(6), 48
+    panels, inputs = (
+        rng.standard_normal((2, width, kernel.PANEL), np.float32),
+        rng.standard_normal((6, width), np.float32),
+    )
+    found = []
+    for lanes, at_once in [(8, 1), (16, 2)]:
+        monkeypatch.setattr(kernel, "_LANES", lanes)
+        tile: Any = kernel._make_tile(6, at_once)
+
+        @numba.njit
+        def multiply(weights: Any, x: Any, y: Any, at_once: int = at_once, tile: Any = tile) -> None:
+            panel_bytes = weights.strides[0]
+            for panel in range(0, len(weights), at_once):
+                here, target = weights.ctypes.data + panel * panel_bytes, y.ctypes.data + 4 * kernel.PANEL * panel
+                tile(0, here, panel_bytes, x.shape[1], x.ctypes.data, x.strides[0], target, y.strides[0], here, 0)
+
+        found.append(np.zeros((6, 2 * kernel.PANEL), dtype=np.float32))
+        multiply(panels, inputs, found[-1])
+    expected = inputs @ panels.transpose(1, 0, 2).reshape(width, -1)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
+    assert found[0].tobytes() == found[1].tobytes()

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -38,14 +38,25 @@ Int64s = NDArray[np.int64]
 UInt8s = NDArray[np.uint8]
 
 PANEL = 16
-"""Outputs of a panel: two vectors of eight floats, which with six rows fill the sixteen registers of AVX2."""
+"""Outputs of a panel: two vectors of AVX2, one of AVX-512."""
 PAIR = 2 * PANEL
 """Outputs come in pairs of panels: a pass of up to three rows reads both at once, to keep the multipliers busy."""
 PAGE = 128
 """Positions of a page of the cache; a multiple of PAIR."""
-_LANES = 8
-_MOST_ROWS = 6
-"""Rows of one tile."""
+
+
+def _has_wide_vectors() -> bool:
+    """Does this processor multiply sixteen floats at once (AVX-512)? Sums are the same: one chain for each output."""
+    try:
+        return bool(binding.get_host_cpu_features().get("avx512f", False))
+    except RuntimeError:  # LLVM knows no features of this kind of processor
+        return False
+
+
+_LANES, _TILE_ROWS, _TILE_PANELS = (16, 8, 2) if _has_wide_vectors() else (8, 6, 1)
+"""Floats of a vector; rows and panels of the largest tile, whose sums are as many as there are registers for."""
+_FEW_ROWS = 3
+"""So many rows or fewer are multiplied by both panels of a pair at once on every processor."""
 _BLOCK_ROWS = 96
 """Rows that take turns with one panel, so that both stay in the second-level cache."""
 QUERY_ROWS = 24
@@ -177,6 +188,15 @@ def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
     return builder.call(function, [left, right, total])
 
 
+def _fetch(builder: Any, address: Any) -> None:
+    """Have what will be read soon brought near: the processor itself looks ahead by some hundred bytes only."""
+    byte, word, module = ir.IntType(8).as_pointer(), ir.IntType(32), builder.module
+    name = "llvm.prefetch.p0"
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = module.globals.get(name) or ir.Function(module, kind, name)
+    builder.call(function, [builder.inttoptr(address, byte), word(0), word(2), word(1)])
+
+
 def _make_tile(rows: int, panels: int) -> Any:
     """A function that multiplies some rows by some panels: y[row, output] += sum over inputs of x * weight.
 
@@ -187,7 +207,17 @@ def _make_tile(rows: int, panels: int) -> Any:
 
     @intrinsic
     def tile(
-        _: Any, _stored: Any, _w: Any, _w_bytes: Any, _n: Any, _x: Any, _x_bytes: Any, _y: Any, _y_bytes: Any
+        _: Any,
+        _stored: Any,
+        _w: Any,
+        _w_bytes: Any,
+        _n: Any,
+        _x: Any,
+        _x_bytes: Any,
+        _y: Any,
+        _y_bytes: Any,
+        _ahead: Any,
+        _ahead_step: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
             for number, stored in enumerate(_STORED):
@@ -195,7 +225,7 @@ def _make_tile(rows: int, panels: int) -> Any:
                     builder.call(_find_tile(builder.module, stored, rows, panels), arguments[1:])
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), generate
+        return types.void(*[types.int64] * 10), generate
 
     return tile
 
@@ -205,7 +235,7 @@ def _find_tile(module: Any, stored: Any, rows: int, panels: int) -> Any:
     name = f"silo_tile_{rows}x{panels}_{stored}"
     function = module.globals.get(name)
     if function is None:
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7), name)
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 9), name)
         function.linkage = "linkonce_odr"
         function.attributes.add("noinline")
         _write_tile(ir.IRBuilder(function.append_basic_block()), function.args, stored, rows, panels)
@@ -214,7 +244,7 @@ def _find_tile(module: Any, stored: Any, rows: int, panels: int) -> Any:
 
 def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: int) -> None:
     """The code of a tile."""
-    weights, panel_bytes, length, x, x_bytes, y, y_bytes = arguments
+    weights, panel_bytes, length, x, x_bytes, y, y_bytes, ahead, ahead_step = arguments
     real, integer, short = ir.FloatType(), ir.IntType(64), ir.IntType(32)
     vector, size = ir.VectorType(real, _LANES), stored.bitwidth // 8
     raw_vector = vector if stored == types.float32 else ir.VectorType(ir.IntType(stored.bitwidth), _LANES)
@@ -254,6 +284,8 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
         sums[row, *column] = _multiply_add(builder, weight, spread, old)
         old.add_incoming(sums[row, *column], loop)
 
+    if rows >= _FEW_ROWS:
+        _fetch(builder, builder.add(ahead, builder.mul(step, ahead_step)))
     # Registers are scarce: of inputs and weights, whichever are fewer are held while the others pass by.
     if rows > len(columns):
         read = [read_weight(*column) for column in columns]
@@ -279,7 +311,7 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
 
 
 _tile_1x2, _tile_2x2, _tile_3x2 = (_make_tile(rows, 2) for rows in (1, 2, 3))
-_tile_3x1, _tile_4x1, _tile_5x1, _tile_6x1 = (_make_tile(rows, 1) for rows in (3, 4, 5, 6))
+_tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (_make_tile(rows, _TILE_PANELS) for rows in range(3, 9))
 
 
 @numba.njit(nogil=True)
@@ -298,29 +330,34 @@ def _multiply(
     """y += x times pairs of panels that begin at an address."""
     for first in range(0, rows, _BLOCK_ROWS):
         block = min(_BLOCK_ROWS, rows - first)
-        tiles = (block + _MOST_ROWS - 1) // _MOST_ROWS
-        for pair in range(pairs):
-            w, x0, y0 = weights + 2 * pair * panel_bytes, x + first * x_bytes, y + first * y_bytes + 4 * PAIR * pair
-            if block == 1:
-                _tile_1x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
-            elif block == 2:
-                _tile_2x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
-            elif block == 3:
-                _tile_3x2(stored, w, panel_bytes, length, x0, x_bytes, y0, y_bytes)
-            else:
-                for panel in range(2):
-                    wp, yp = w + panel * panel_bytes, y0 + 4 * PANEL * panel
-                    for tile in range(tiles):  # of as equal sizes as can be: 3 to 6 rows
-                        low, high = block * tile // tiles, block * (tile + 1) // tiles
-                        xt, yt = x0 + low * x_bytes, yp + low * y_bytes
-                        if high - low == 6:
-                            _tile_6x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
-                        elif high - low == 5:
-                            _tile_5x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
-                        elif high - low == 4:
-                            _tile_4x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
-                        else:
-                            _tile_3x1(stored, wp, panel_bytes, length, xt, x_bytes, yt, y_bytes)
+        panels = 2 if block <= _FEW_ROWS else _TILE_PANELS
+        tiles = (block + _TILE_ROWS - 1) // _TILE_ROWS
+        fetched = panels * panel_bytes // (length * tiles)  # at each input of each tile, of the panels that come next
+        for panel in range(0, 2 * pairs, panels):
+            w, target = weights + panel * panel_bytes, y + first * y_bytes + 4 * PANEL * panel
+            for tile in range(tiles):  # of as equal sizes as can be
+                low, high = block * tile // tiles, block * (tile + 1) // tiles
+                xt, yt = x + (first + low) * x_bytes, target + low * y_bytes
+                ahead = w + panels * panel_bytes + tile * fetched * length
+                here = high - low
+                if here == 1:
+                    _tile_1x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 2:
+                    _tile_2x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 3 and panels == 2:
+                    _tile_3x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 3:
+                    _tile_3(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 4:
+                    _tile_4(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 5:
+                    _tile_5(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 6:
+                    _tile_6(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                elif here == 7:
+                    _tile_7(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                else:
+                    _tile_8(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
 
 
 @numba.njit(nogil=True)
