@@ -55,7 +55,7 @@ def count_to(end: int) -> Asking[int]:
 
 def test_every_request_has_one_step_in_a_round() -> None:
     done = Collected()
-    slots = Slots(2)
+    slots = Slots()
     for client in "ab":
         slots.add_request(done.request(client, partial(count_to, 2)))
     slots.step()
@@ -158,6 +158,30 @@ def test_a_closing_engine_finishes_what_it_took() -> None:
     assert refused.value.status == 503
 
 
+def test_loops_share_the_texts_and_the_cores() -> None:
+    """Texts that begin together are spread over the loops; a client's last slot is kept for others over all of them."""
+    ran: dict[str, int] = {}
+    together = threading.Barrier(3)
+
+    def meet(name: str) -> Asking[int]:
+        ran[name] = threading.get_ident()
+        together.wait(20)
+        yield 0
+
+    done, engine = Collected(), Engine(slots=4, queue=10, loops=3, cores=4)
+    engine.submit([done.request(name, partial(meet, name)) for name in "abc"])
+    engine.start()
+    done.wait(3)
+    assert len(set(ran.values())) == 3  # one loop would have waited for ever
+    many = [done.request("many", partial(count_to, 200)) for _ in range(6)]
+    engine.submit(many)
+    engine.submit([done.request("one", partial(count_to, 3))])
+    done.wait(7)
+    assert [client for client, _ in done.seen][:700].count("one") == 3
+    engine.close(5)
+    assert not engine.is_ready
+
+
 WAYS: list[tuple[str, str, Settings, dict[str, Any]]] = [
     ("knn+ngram", "", Settings(), {"max_tokens": 24}),
     ("knn+ngram", "", Settings(), {"temperature": 0.9, "seed": 3}),
@@ -183,7 +207,7 @@ def test_texts_of_all_kinds_are_written_in_one_pass_as_each_is_alone(served: Ser
     alone = [list(generate(predictor, prompt, options)) for predictor, prompt, options in texts]
     scored = list(score_tokens(every, TEXTS["tea"][:12], 2))
     noted: list[str] = []
-    slots, done = Slots(len(texts) + 1, lambda name, _: noted.append(name)), Collected()
+    slots, done = Slots(lambda name, _: noted.append(name)), Collected()
     for number, text in enumerate(texts):
         slots.add_request(done.request(str(number), partial(writing, *text)))
     slots.add_request(done.request("score", partial(scoring, every, TEXTS["tea"][:12], 2)))
@@ -201,7 +225,7 @@ def test_texts_of_all_kinds_are_written_in_one_pass_as_each_is_alone(served: Ser
 def test_a_long_prompt_holds_up_nobody(served: Served) -> None:
     every = served.app.state.service.catalogue.models["tiny"].language_model
     prompts, options = [np.full(60, number) for number in range(4)], GenerateOptions(max_tokens=1)
-    slots, done = Slots(5), Collected()
+    slots, done = Slots(), Collected()
     slots.add_request(done.request("short", partial(writing, every, "T", GenerateOptions(max_tokens=6))))
     for prompt in prompts:
         slots.add_request(done.request("long", partial(writing, every, prompt, options)))
@@ -246,7 +270,7 @@ def test_a_search_that_fails_ends_its_own_text_alone(served: Served) -> None:
         def find(self, *_: Any) -> list[InContext]:
             raise ZeroDivisionError
 
-    slots, done, options = Slots(3), Collected(), GenerateOptions(max_tokens=1)
+    slots, done, options = Slots(), Collected(), GenerateOptions(max_tokens=1)
     for name, predictor in (("whole", every), ("broken", every.with_context(Broken())), ("other", every)):
         slots.add_request(done.request(name, partial(writing, predictor, "The", options)))
     slots.step()

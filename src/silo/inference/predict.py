@@ -307,24 +307,24 @@ class Place(NamedTuple):
 
 
 def predict_together(
-    places: Sequence[Place], *, spare: int | None = None, note_time: NoteTime = lambda *_: None
+    places: Sequence[Place], *, spare: int | None = None, threads: int = 0, note_time: NoteTime = lambda *_: None
 ) -> list[Prediction | None]:
     """What comes next at every place, which is what each would be told alone; None where a text was read in part only.
 
     The network reads all texts in one pass, and what the stores are asked in the same way they are asked at once.
-    `spare` is as for `read_together`. Told are the times of "search" and "network".
+    `spare` and `threads` are as for `read_together`. Told are the times of "search" and "network".
     """
     begun = perf_counter()
     contexts = [place.reader.find_context(place) for place in places]
     found_context = perf_counter()
-    read = _read(places, contexts, spare)
+    read = _read(places, contexts, spare, threads)
     was_read = perf_counter()
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, item in enumerate(read):
         if item is not None:
             groups.setdefault((id(item.place.retriever), item.place.reader.kind), []).append(at)
     alike = [[item for at in group if (item := read[at]) is not None] for group in groups.values()]
-    searched = [_search(group) for group in alike]
+    searched = [_search(group, threads) for group in alike]
     note_time("network", was_read - found_context)
     note_time("search", perf_counter() - was_read + found_context - begun)
     predictions: list[Prediction | None] = [None] * len(places)
@@ -346,11 +346,11 @@ class _Read(NamedTuple):
 
 
 def _read(
-    places: Sequence[Place], contexts: Sequence[tuple[list[InContext], int]], spare: int | None
+    places: Sequence[Place], contexts: Sequence[tuple[list[InContext], int]], spare: int | None, threads: int
 ) -> list[_Read | None]:
     """One pass of the network over all texts, and one for keys that are not the same network's."""
     readings = [place.reader.reading(place, *context) for place, context in zip(places, contexts, strict=True)]
-    outputs = read_together(readings, spare=spare)
+    outputs = read_together(readings, spare=spare, threads=threads)
     peaks = [_peak(context, output) for (context, _), output in zip(contexts, outputs, strict=True)]
     keys: dict[int, NDArray[np.float32]] = {}
     others: dict[int, Reading] = {}
@@ -360,7 +360,8 @@ def _read(
                 others[at] = place.reader.key_reading(place.ids)
             else:
                 keys[at] = output[0].key
-    for at, output in zip(others, read_together(list(others.values()), spare=spare), strict=True):
+    read_others = read_together(list(others.values()), spare=spare, threads=threads)
+    for at, output in zip(others, read_others, strict=True):
         if output is None:
             outputs[at] = None
         else:
@@ -386,7 +387,7 @@ def _average(outputs: Sequence[DecoderOutput], context: Sequence[InContext]) -> 
     return mean
 
 
-def _search(items: Sequence[_Read]) -> tuple[list[list[NgramLevel]], Neighbours]:
+def _search(items: Sequence[_Read], threads: int) -> tuple[list[list[NgramLevel]], Neighbours]:
     """What follows the last tokens of each text, and the neighbours of those that have a key."""
     place, settings = items[0].place, items[0].place.reader.predictor.settings
     levels: list[list[NgramLevel]] = [[] for _ in items]
@@ -396,7 +397,7 @@ def _search(items: Sequence[_Read]) -> tuple[list[list[NgramLevel]], Neighbours]
             levels = place.retriever.next_tokens([item.place.ids for item in items])
         keys = [item.key for item in items if item.key is not None]
         if keys:
-            neighbours = place.retriever.neighbours(np.stack(keys), settings.k, settings.probes)
+            neighbours = place.retriever.neighbours(np.stack(keys), settings.k, settings.probes, threads=threads)
     return levels, neighbours
 
 

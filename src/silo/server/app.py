@@ -29,6 +29,7 @@ from silo import __version__
 from silo.cluster.http import Tell
 from silo.cluster.search import placing
 from silo.errors import SiloError
+from silo.lm.engine.engine import core_count
 from silo.server.access import Key, KeyRing, Role
 from silo.server.answers.attribution import Attributions
 from silo.server.config import ServerRecipe, is_loopback, require_servable
@@ -56,6 +57,8 @@ from silo.text.strict_json import parse_object
 
 _LOG = logging.getLogger("silo.server")
 _DEPTH = 64
+_MOST_LOOPS = 4
+"""A fourth of what a token of a small network takes is Python, at which threads take turns."""
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter from the others: the engine gives it up in every search and pass."""
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -168,7 +171,7 @@ def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None, tell: T
     worker = documents.Worker(catalogue)
     service = Service(
         catalogue,
-        Engine(recipe.limits.slots, recipe.limits.queue, metrics.time),
+        _make_engine(recipe, catalogue, metrics),
         ring,
         Attributions(recipe.limits.attribution_seconds),
         Jobs(Path(recipe.home) / FOLDER, worker.run, worker.holds),
@@ -181,6 +184,13 @@ def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None, tell: T
     hosts = (*map(str.lower, recipe.hosts), *(_LOCAL_NAMES if is_loopback(recipe.host) else ()))
     app.add_middleware(_Gate, service=service, hosts=frozenset(hosts))
     return app
+
+
+def _make_engine(recipe: ServerRecipe, catalogue: Catalogue, metrics: Metrics) -> Engine:
+    """One loop for all cores, or one for each where the networks are small."""
+    cores = recipe.threads or core_count()
+    loops = min(cores, _MOST_LOOPS) if catalogue.is_cached else 1
+    return Engine(recipe.limits.slots, recipe.limits.queue, metrics.time, loops=loops, cores=cores)
 
 
 def make_app() -> FastAPI:

@@ -1,10 +1,13 @@
-"""The engine thread: it owns the models, and advances all texts that have a slot together, a token at a time.
+"""The engine: loops in threads of their own that advance all texts which have a slot, a token at a time.
 
-`Slots` is the loop's inside: `add_request`, `step`, `cancel`. Every request is a text of its own, with its own policy,
-settings, guard and random numbers, which asks what comes next. All of them are answered together, by one pass of the
+`Slots` is a loop's inside: `add_request`, `step`, `cancel`. Every request is a text of its own, with its own policy,
+settings, guard and random numbers, which asks what comes next. All of a loop are answered together, by one pass of the
 network and one search of what is searched in the same way; answers are those that each would get alone. Of a long text
 a part is read in each step, so that nobody waits for it. Requests are admitted between steps, one client after the
 other; a client who has a slot already does not get the last one that is free.
+
+One loop with all cores is best where a pass waits for weights from memory: they are read once for all texts. Where the
+processor's caches hold them, a loop for each core is: threads of one pass wait for each other, loops do not.
 """
 
 from __future__ import annotations
@@ -44,11 +47,11 @@ class Request:
 
 
 class Slots:
-    """The requests under way."""
+    """The requests under way in one loop."""
 
-    def __init__(self, count: int, note_time: NoteTime = lambda *_: None) -> None:
-        self.count = count
+    def __init__(self, note_time: NoteTime = lambda *_: None) -> None:
         self._note_time = note_time
+        self._threads = 0
         self._running: dict[Request, Asking[Any]] = {}
 
     def __len__(self) -> int:
@@ -71,8 +74,12 @@ class Slots:
         if steps is not None:
             steps.close()
 
-    def step(self) -> None:
-        """One step of every request, or a part of it: who has much to read takes several rounds."""
+    def step(self, threads: int = 0) -> None:
+        """One step of every request, or a part of it: who has much to read takes several rounds.
+
+        `threads` are those that it may use, 0 for all there are.
+        """
+        self._threads = threads
         asked: dict[Request, Ask] = {}
         for request in list(self._running):
             if request.cancelled:
@@ -100,7 +107,10 @@ class Slots:
 
     def _answers(self, asks: list[Ask]) -> list[Any]:
         return answer_together(
-            asks, spare=_SPARE_TOKENS, note_time=lambda what, seconds: self._note_time(f"silo_{what}_seconds", seconds)
+            asks,
+            spare=_SPARE_TOKENS,
+            threads=self._threads,
+            note_time=lambda what, seconds: self._note_time(f"silo_{what}_seconds", seconds),
         )
 
     def _advance(self, request: Request, answer: Any, asked: dict[Request, Ask]) -> None:
@@ -124,19 +134,29 @@ class Slots:
 
 
 class Engine:
-    """The thread, and the requests that wait for it. At most `queue` wait; beyond that clients are sent away."""
+    """The loops, and the requests that wait for them. At most `queue` wait; beyond that clients are sent away.
 
-    def __init__(self, slots: int, queue: int, note_time: NoteTime = lambda *_: None) -> None:
-        self._slots = Slots(slots, note_time)
+    `slots` are those of all loops. `cores` are shared between the loops that have something to do.
+    """
+
+    def __init__(
+        self, slots: int, queue: int, note_time: NoteTime = lambda *_: None, *, loops: int = 1, cores: int = 1
+    ) -> None:
+        self._loops = [Slots(note_time) for _ in range(loops)]
+        self._count = slots
+        self._cores = cores
         self._most_waiting = queue
         self._waiting: dict[str, deque[Request]] = {}
         self._changed = threading.Condition()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="silo-engine", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(slots,), name="silo-engine", daemon=True) for slots in self._loops
+        ]
 
     def start(self) -> None:
         """Begin to serve."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, requests: Sequence[Request], *, most: int | None = None) -> None:
         """Queue requests of one client, all or none; `most` is how many it may have at a time."""
@@ -153,7 +173,7 @@ class Engine:
                     429, "overloaded", f"this key may have {most} texts at a time", hint="wait for the others"
                 )
             self._waiting.setdefault(client, deque()).extend(requests)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def cancel(self, request: Request) -> None:
         """Nobody waits for this request any more: its place in the queue is free now, its slot before the next step."""
@@ -173,49 +193,62 @@ class Engine:
     @property
     def running(self) -> int:
         """Requests that have a slot."""
-        return len(self._slots)
+        return sum(map(len, self._loops))
 
     @property
     def is_ready(self) -> bool:
         """Are requests taken?"""
-        return self._thread.is_alive() and not self._closing
+        return all(thread.is_alive() for thread in self._threads) and not self._closing
 
     def close(self, seconds: float) -> None:
         """Take no more requests, finish those that are there, and end after so many seconds in any case."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+            self._changed.notify_all()
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, end - time.monotonic()))
 
     def _free(self) -> int:
-        return self._slots.count - len(self._slots)
+        return self._count - self.running
+
+    def _clients(self) -> Counter[str]:
+        """How many slots each client has."""
+        return sum((slots.clients() for slots in self._loops), Counter())
 
     def _held_by(self, client: str) -> int:
-        return self._slots.clients()[client] + len(self._waiting.get(client, ()))
+        return self._clients()[client] + len(self._waiting.get(client, ()))
 
-    def _run(self) -> None:
+    def _room_in(self, slots: Slots) -> int:
+        """How many more requests a loop may have now: its part of all that there are."""
+        part = -(-(self.running + self.waiting) // len(self._loops))
+        return min(self._free(), self.waiting, part - len(slots))
+
+    def _run(self, slots: Slots) -> None:
         while True:
             with self._changed:
-                while not (self._waiting or self._slots or self._closing):
+                if self._waiting or self._closing:
+                    self._changed.notify_all()  # a request that ended may have made room in another loop
+                while not (admitted := list(self._admit(slots))) and not slots:
+                    if self._closing and not self._waiting:
+                        return
                     self._changed.wait()
-                if self._closing and not (self._waiting or self._slots):
-                    return
-                admitted = list(self._admit())
-            for request in admitted:
-                self._slots.add_request(request)
-            self._slots.step()
+                for request in admitted:
+                    slots.add_request(request)
+                busy = sum(len(other) > 0 for other in self._loops)
+            slots.step(max(1, self._cores // busy) if busy > 1 else 0)
 
-    def _admit(self) -> Iterator[Request]:
+    def _admit(self, slots: Slots) -> Iterator[Request]:
         """The next requests, one client after the other for as long as there are slots."""
-        held, free = self._slots.clients(), self._free()
+        held, free, room = self._clients(), self._free(), self._room_in(slots)
         passed_over = 0
-        while free and passed_over < len(self._waiting):
+        while room > 0 and passed_over < len(self._waiting):
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
-            if free > 1 or self._slots.count == 1 or not held[client]:
+            if free > 1 or self._count == 1 or not held[client]:
                 held[client] += 1
-                free -= 1
+                free, room = free - 1, room - 1
                 passed_over = 0
                 yield queue.popleft()
             else:

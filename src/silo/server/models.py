@@ -118,6 +118,12 @@ class ServedModel:
         """Everything that is open, under the policy of the configuration."""
         return self._every
 
+    @property
+    def is_cached(self) -> bool:
+        """Do the weights of its networks stay in the processor's caches?"""
+        encoder = self._every.encoder
+        return self._every.opened.is_cached and (encoder is None or encoder.opened.is_cached)
+
     def use_encoder(self, store: Store) -> None:
         """Let documents be added to a store; the network of torch is loaded for that, if it is not yet."""
         from silo.lm.encode import DocumentEncoder
@@ -162,6 +168,11 @@ class Catalogue:
                 if known.root.absolute() != store.root.absolute():
                     raise SiloError("usage", f"two stores are called {known.root.name}", "give one another folder name")
         return cls(models, stores, corpora)
+
+    @property
+    def is_cached(self) -> bool:
+        """Do the weights of every network stay in the processor's caches?"""
+        return all(model.is_cached for model in self.models.values())
 
     def let_add(self, store: Store) -> None:
         """Have a store know the model that encodes its documents."""

@@ -33,18 +33,19 @@ Asking = Generator[Ask | Made, Any, None]
 
 
 def answer_together(
-    asks: Sequence[Ask], *, spare: int | None = None, note_time: NoteTime = lambda *_: None
+    asks: Sequence[Ask], *, spare: int | None = None, threads: int = 0, note_time: NoteTime = lambda *_: None
 ) -> list[Chosen | TokenScore | None]:
     """The answers to some asks, which are those that each would get alone, from the stores as they are now.
 
-    `spare` and `note_time` are as for `predict_together`; None is the answer where a text was read in part only.
+    `spare`, `threads` and `note_time` are as for `predict_together`. None is the answer where a text was read in part.
     """
     with ExitStack() as held:
         retrievers = _read_stores(asks, held)
         places = [Place(ask.reader, ask.ids, at) for ask, at in zip(asks, retrievers, strict=True)]
         answers: list[Chosen | TokenScore | None] = [None] * len(asks)
         groups: dict[int, tuple[Predictions, list[int]]] = {}
-        for at, found in enumerate(predict_together(places, spare=spare, note_time=note_time)):
+        predictions = predict_together(places, spare=spare, threads=threads, note_time=note_time)
+        for at, found in enumerate(predictions):
             if found is not None:
                 groups.setdefault(id(found.every), (found.every, []))[1].append(at)
         for every, group in groups.values():

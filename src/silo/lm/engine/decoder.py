@@ -36,6 +36,8 @@ _PASS_COSTS = {2: 1.2, 5: 1.7}
 """What a pass of one token and so many guessed ones costs, measured in passes of one token and rounded up."""
 _LEAST_GAIN = 1.05
 _FIRST_BELIEF, _NEWS = 0.5, 0.2
+_CACHED_BYTES = 24 << 20
+"""Weights at most that are taken to stay in the caches that the cores share: of 32 MB on many servers."""
 _TRY_AGAIN = 32
 """Where guesses did not pay, one in so many chances is taken to see whether they do now."""
 
@@ -128,6 +130,11 @@ class DecodingModel:
     def context(self) -> int:
         """The longest input the network was made for."""
         return self.engine.shape.context if self.engine else self.language_model.context
+
+    @property
+    def is_cached(self) -> bool:
+        """Are all weights so few that they stay in the processor's caches, so that each thread may read them all?"""
+        return self.engine is not None and self.engine.weight_bytes <= _CACHED_BYTES
 
     def is_same(self, other: DecodingModel) -> bool:
         """Are these one network in memory?"""
@@ -315,11 +322,14 @@ class Reading(NamedTuple):
     draft: MakeDraft | None = None
 
 
-def read_together(readings: Sequence[Reading], *, spare: int | None = None) -> list[list[DecoderOutput] | None]:
+def read_together(
+    readings: Sequence[Reading], *, spare: int | None = None, threads: int = 0
+) -> list[list[DecoderOutput] | None]:
     """What comes after the texts of every reading; those of one engine are read in one pass.
 
     With `spare` the pass is a short one: a token of each text and so many more, shared between the long ones. A reading
-    of which only a part was read this time has no result yet. Guesses are for whoever reads alone.
+    of which only a part was read this time has no result yet. Guesses are for whoever reads alone. `threads` are those
+    of the pass, 0 for all there are.
     """
     rows = [[_require_tokens(ids) for ids in reading.texts] for reading in readings]
     ours = [
@@ -340,7 +350,7 @@ def read_together(readings: Sequence[Reading], *, spare: int | None = None) -> l
             plans.setdefault(decoder.engine, []).append((decoder, decoder.plan(text, part, draft)))
     try:
         for planned in plans.values():
-            _run_plans(planned)
+            _run_plans(planned, threads)
     except BaseException:
         for decoder, _, _ in ours:
             decoder.forget()
@@ -367,7 +377,7 @@ def _share_out(sizes: Sequence[int], spare: int) -> list[int]:
     return parts
 
 
-def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]]) -> None:
+def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]], threads: int) -> None:
     """Read what is planned in one pass. Lists, because most plans are a single token."""
     ids: list[int] = []
     positions: list[int] = []
@@ -381,7 +391,7 @@ def _run_plans(plans: Sequence[tuple[EngineDecoder, _Plan]]) -> None:
         slots += [decoder.slot] * count
         wanted += range(begun + plan.wanted, begun + count)
         cuts.append(len(wanted))
-    found = plans[0][0].engine.forward(ids, positions, slots, wanted=wanted)
+    found = plans[0][0].engine.forward(ids, positions, slots, wanted=wanted, threads=threads)
     for (decoder, plan), first, last in zip(plans, cuts[:-1], cuts[1:], strict=True):
         decoder.remember(plan, found, range(first, last))
 

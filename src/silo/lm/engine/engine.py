@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -148,20 +148,24 @@ class _Pace:
 
 
 class Engine:
-    """A network, its cache and its threads. Any thread may call it; passes run one after the other."""
+    """A network, its cache and its threads. Any thread may call it.
+
+    Passes of several threads run one after the other. Passes of one thread run beside each other and beside those.
+    """
 
     def __init__(self, network: Network, shape: Shape, storage: str, threads: int) -> None:
         self.shape = shape
         self.storage = storage
         self._network = network
         self._threads = threads
-        self._lock = RLock()  # the collector may give a slot back in the midst of a pass, in the thread that makes it
+        self._lock = RLock()  # the collector may give a slot back at any instant, in a thread that has the lock
+        self._together = Lock()
         self._helpers: tuple[int, ThreadPoolExecutor] | None = None
         self._paces = [_Pace() for _ in range(_FEW_ROWS + 1)]
         self._slots: dict[int, list[NDArray[np.float32]]] = {}
         self._free_pages: list[NDArray[np.float32]] = []
         self._table: Int64s = np.zeros((0, 0), dtype=np.int64)
-        self._scratch: Workspace | None = None
+        self._idle: list[Workspace] = []
         self._cosines: Float32s = np.empty((0, len(shape.frequencies)), dtype=np.float32)
         self._sines = self._cosines
 
@@ -171,6 +175,12 @@ class Engine:
         shape = read_shape(_read_config(root))
         network, chosen = load_network(root, shape, storage)
         return cls(network, shape, chosen, threads or core_count())
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a pass reads of the network."""
+        matrices = (self._network.attention_in, self._network.attention_out, self._network.feed_in)
+        return sum(matrix.nbytes for matrix in (*matrices, self._network.feed_out, self._network.head))
 
     def claim_slot(self) -> int:
         """A slot for one text."""
@@ -184,10 +194,19 @@ class Engine:
         with self._lock:
             self._free_pages += self._slots.pop(slot)
 
-    def forward(self, ids: Sequence[int] | NDArray[Any], positions: Any, slots: Any, *, wanted: Any = None) -> Forward:
+    def forward(
+        self,
+        ids: Sequence[int] | NDArray[Any],
+        positions: Any,
+        slots: Any,
+        *,
+        wanted: Any = None,
+        threads: int = 0,
+    ) -> Forward:
         """Read tokens at positions of texts; what is asked for are all of them, or the rows that `wanted` names.
 
         A text's tokens stand in its order. What its slot held from the first of the positions on is forgotten.
+        `threads` is how many may be used, all that there are with 0.
         """
         given = np.array([ids, positions, slots], dtype=np.int64)
         count = given.shape[1]
@@ -195,16 +214,17 @@ class Engine:
         reach = self._check(given.tolist(), rows.tolist())
         width, vocabulary = self.shape.width, -(-self.shape.vocabulary // PAIR) * PAIR
         outputs = Outputs(*(np.empty((len(rows), size), dtype=np.float32) for size in (vocabulary, width, width)))
-        with self._lock:
-            self._make_room(reach)
-            if count <= _PASS_ROWS:
-                self._run(Tokens(given[0], given[1], given[2], rows), outputs, max(reach.values()))
-            else:
-                for first in range(0, count, _PASS_ROWS):
-                    low, high = np.searchsorted(rows, [first, first + _PASS_ROWS])
-                    here = given[:, first : first + _PASS_ROWS]
-                    part = Tokens(here[0], here[1], here[2], rows[low:high] - first)
-                    self._run(part, Outputs(*(array[low:high] for array in outputs)), int(part.positions.max()))
+        most = min(threads or self._threads, self._threads)
+        cache = self._make_room(reach)
+        if count <= _PASS_ROWS:
+            self._run(Tokens(given[0], given[1], given[2], rows), cache, outputs, max(reach.values()), most)
+        else:
+            for first in range(0, count, _PASS_ROWS):
+                low, high = np.searchsorted(rows, [first, first + _PASS_ROWS])
+                here = given[:, first : first + _PASS_ROWS]
+                part = Tokens(here[0], here[1], here[2], rows[low:high] - first)
+                parts = Outputs(*(array[low:high] for array in outputs))
+                self._run(part, cache, parts, int(part.positions.max()), most)
         return Forward(outputs.logits[:, : self.shape.vocabulary], outputs.final, outputs.feed_forward)
 
     def _check(self, given: list[list[int]], wanted: list[int]) -> dict[int, int]:
@@ -221,13 +241,21 @@ class Engine:
             raise ValueError("a position is negative, or a slot was not claimed")
         return reach
 
-    def _run(self, tokens: Tokens, outputs: Outputs, last: int) -> None:
+    def _run(self, tokens: Tokens, cache: Cache, outputs: Outputs, last: int, most: int) -> None:
         rows = len(tokens.ids)
-        threads = max(1, min(self._threads, rows * self.shape.parameters // _WORK_PER_THREAD))
-        cache = Cache(self._table, self._cosines, self._sines)
-        scratch = self._scratch_for(rows, last + 1)
+        threads = max(1, min(most, rows * self.shape.parameters // _WORK_PER_THREAD))
+        scratch = self._take_scratch(rows, last + 1)
         arguments = tuple(map(tuple, (self._network, cache, tokens, scratch, outputs)))
-        if threads == 1 or rows > _FEW_ROWS:
+        if threads == 1:
+            self._run_in(1, arguments)
+        else:
+            with self._together:
+                self._run_with_helpers(rows, threads, arguments)
+        self._idle.append(scratch)
+
+    def _run_with_helpers(self, rows: int, threads: int, arguments: tuple[Any, ...]) -> None:
+        """A pass of several threads, or of one where several do not pay."""
+        if rows > _FEW_ROWS:
             self._run_in(threads, arguments)
             return
         pace, begin = self._paces[rows], time.perf_counter()
@@ -257,15 +285,17 @@ class Engine:
             self._helpers = os.getpid(), ThreadPoolExecutor(self._threads - 1, thread_name_prefix="silo-engine")
         return self._helpers[1]
 
-    def _make_room(self, reach: dict[int, int]) -> None:
+    def _make_room(self, reach: dict[int, int]) -> Cache:
         """Pages for every position up to the last of each slot, their addresses in the table, and their angles."""
-        for slot, last in reach.items():
-            pages = self._slots[slot]
-            needed = last // PAGE + 1
-            if len(pages) < needed or slot >= len(self._table):
-                pages += [self._take_page() for _ in range(needed - len(pages))]
-                self._write_addresses(slot, pages)
-        self._extend_angles(max(reach.values()) + 1)
+        with self._lock:
+            for slot, last in reach.items():
+                pages = self._slots[slot]
+                needed = last // PAGE + 1
+                if len(pages) < needed or slot >= len(self._table):
+                    pages += [self._take_page() for _ in range(needed - len(pages))]
+                    self._write_addresses(slot, pages)
+            self._extend_angles(max(reach.values()) + 1)
+            return Cache(self._table, self._cosines, self._sines)
 
     def _take_page(self) -> NDArray[np.float32]:
         if self._free_pages:
@@ -289,8 +319,12 @@ class Engine:
             self._cosines = np.cos(angles.astype(np.float64)).astype(np.float32)
             self._sines = np.sin(angles.astype(np.float64)).astype(np.float32)
 
-    def _scratch_for(self, rows: int, positions: int) -> Workspace:
-        old = self._scratch
+    def _take_scratch(self, rows: int, positions: int) -> Workspace:
+        """Room for a pass alone; it goes back to those that are idle."""
+        try:
+            old = self._idle.pop()
+        except IndexError:
+            old = None
         if old is not None and len(old.stream) >= rows and old.scores.shape[2] >= positions:
             return old
         rows = rows if rows <= 1 else -(-rows // 8) * 8
@@ -306,8 +340,7 @@ class Engine:
             shape.feed_width,
         )
         queries = max(QUERY_ROWS, shape.heads // shape.key_heads)
-        self._scratch = Workspace(
+        return Workspace(
             *(np.empty((rows, size), dtype=np.float32) for size in sizes),
             *(np.empty((self._threads, queries, size), dtype=np.float32) for size in (head, head, positions)),
         )
-        return self._scratch

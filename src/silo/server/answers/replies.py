@@ -19,6 +19,7 @@ from silo.store.erasure.log import Entry
 from silo.store.store import Store
 
 DONE = b"data: [DONE]\n\n"
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def log_page(entries: Sequence[Entry], before: int | None, limit: int) -> dict[s
 
 def event(content: dict[str, Any]) -> bytes:
     """One line of a stream."""
-    return b"data: " + json.dumps(content, ensure_ascii=False, allow_nan=False).encode() + b"\n\n"
+    return b"data: " + _JSON.encode(content).encode() + b"\n\n"
 
 
 def usage_of(texts: Iterable[Text]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from silo.server.problems import Problem, problem_of
 from silo.server.service import caller_of, client_of, service_of
 
 _LOOK_SECONDS = 0.25
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.04
 """Tokens of a stream that come within this time are sent together, each as an event of its own."""
 _LOG = logging.getLogger(__name__)
 
