@@ -197,7 +197,10 @@ def test_only_what_is_asked_for_comes_back(engine: Engine) -> None:
     assert np.array_equal(found.logits, read(engine, text(2, length))[0][[0, 5, 249]])
 
 
-def test_threads_may_share_an_engine(engine: Engine) -> None:
+@pytest.mark.parametrize("work_per_thread", [2_000_000, 1])
+def test_threads_may_share_an_engine(engine: Engine, work_per_thread: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes of one thread run beside each other, those of several one after the other."""
+    monkeypatch.setattr("silo.lm.engine.engine._WORK_PER_THREAD", work_per_thread)
     alone = [read(engine, text(seed)) for seed in range(4)]
     together: dict[int, Any] = {}
 
