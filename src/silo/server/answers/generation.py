@@ -268,8 +268,8 @@ def _too_long(limits: Limits, param: str) -> Problem:
 class Batch:
     """The texts of one HTTP request in the engine, seen from the event loop.
 
-    The loop is woken for a first token and for an end at once, and else at most every `pause` seconds: to wake it takes
-    as long as much of what a small model does for a token.
+    The engine wakes the loop for a first token and for an end alone: that takes as long as much of what a small model
+    does for a token. For what comes between, the loop looks every `pause` seconds.
     """
 
     def __init__(
@@ -279,8 +279,9 @@ class Batch:
         self._pause = pause
         self._arrived: deque[tuple[Text, Any]] = deque()
         self._first: dict[int, float] = {}
-        self._called = False
-        self._awake, self._next_look = asyncio.Event(), 0.0 if pause < math.inf else math.inf
+        self._begun = pause == math.inf  # then nobody waits for a first token
+        self._awake = asyncio.Event()
+        self._look: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._requests = [Request(client, text.run, partial(self._deliver, text)) for text in texts]
         engine.submit(self._requests, most=caller.texts or None)
@@ -290,15 +291,17 @@ class Batch:
         if isinstance(event, Step):
             self._first.setdefault(text.index, time.monotonic())
         self._arrived.append((text, event))
-        is_urgent = event is END or isinstance(event, Exception)
-        if is_urgent or not self._called:
-            self._called = True
+        if not self._begun or event is END or isinstance(event, Exception):
+            self._begun = True
             with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                self._loop.call_soon_threadsafe(self._awake.set if is_urgent else self._wake_in_time)
+                self._loop.call_soon_threadsafe(self._awake.set)
 
-    def _wake_in_time(self) -> None:
-        if self._next_look < math.inf:
-            self._loop.call_at(self._next_look, self._awake.set)
+    def _look_again(self) -> None:
+        """Have what arrived meanwhile taken, or look once more after the pause."""
+        if self._arrived:
+            self._awake.set()
+        else:
+            self._look = self._loop.call_later(self._pause, self._look_again)
 
     async def events(self) -> AsyncIterator[list[tuple[Text, TokenScore | Step | None]]]:
         """The steps of all texts as they come, some at a time, and None after the last one of each.
@@ -309,7 +312,7 @@ class Batch:
         while left:
             await self._awake.wait()
             self._awake.clear()
-            self._called, self._next_look = False, self._loop.time() + self._pause
+            self._stop_looking()
             come: list[tuple[Text, TokenScore | Step | None]] = []
             while self._arrived:
                 text, event = self._arrived.popleft()
@@ -319,6 +322,8 @@ class Batch:
                     raise event
                 come.append((text, None if event is END else event))
                 left -= event is END
+            if left and self._pause < math.inf:
+                self._look = self._loop.call_later(self._pause, self._look_again)
             if come:
                 yield come
 
@@ -332,8 +337,13 @@ class Batch:
         self._metrics.note_step(item)
         text.steps.append(item)
 
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+
     def cancel(self) -> None:
         """Nobody waits for the texts any more."""
+        self._stop_looking()
         for request in self._requests:
             self._engine.cancel(request)
 
