@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -168,7 +169,7 @@ def test_loops_share_the_texts_and_the_cores() -> None:
         together.wait(20)
         yield 0
 
-    done, engine = Collected(), Engine(slots=4, queue=10, loops=3, cores=4)
+    done, engine = Collected(), Engine(slots=4, queue=10, loops=3)
     engine.submit([done.request(name, partial(meet, name)) for name in "abc"])
     engine.start()
     done.wait(3)
@@ -257,6 +258,32 @@ def test_the_loop_hears_of_a_first_token_and_an_end_at_once_and_of_the_others_to
 
     engine.start()
     assert asyncio.run(hear()) == [[first], [*more, None]]
+    engine.close(20)
+
+
+def test_a_token_after_a_pause_and_the_first_one_of_each_text_are_heard_at_once(served: Served) -> None:
+    predictor = served.app.state.service.catalogue.models["tiny"].predictor(frozenset(), Settings(), Policy())
+    step, heard, engine = Step(1, "a", 0.0, Credits()), threading.Semaphore(0), Engine(slots=2, queue=2)
+
+    class Slow(Text):
+        def run(self) -> Asking[Any]:
+            for _ in range(3 - self.index):
+                time.sleep(0.2)  # longer than a pause: the loop has looked and found nothing
+                yield step
+                assert heard.acquire(timeout=20)  # before the engine does anything that would wake the loop
+
+    async def hear() -> list[int]:
+        texts = [Slow(at, predictor, np.array([256]), None, Wanted(0), ledger=False) for at in range(2)]
+        come = []
+        async for pairs in Batch(engine, texts, LOCAL, "a", Metrics(), pause=0.05).events():
+            for text, item in pairs:
+                come.append(text.index)
+                if item is not None:
+                    heard.release()
+        return come
+
+    engine.start()
+    assert sorted(asyncio.run(hear())) == [0, 0, 0, 0, 1, 1, 1]
     engine.close(20)
 
 

@@ -57,6 +57,8 @@ from silo.text.strict_json import parse_object
 
 _LOG = logging.getLogger("silo.server")
 _DEPTH = 64
+_CACHED_BYTES = 24 << 20
+"""Weights at most that are taken to stay in the caches which the cores share: those have 32 MB on many servers."""
 _MOST_LOOPS = 4
 """A fourth of what a token of a small network takes is Python, at which threads take turns."""
 _SWITCH_SECONDS = 0.0005
@@ -188,9 +190,9 @@ def build_app(recipe: ServerRecipe, place: PlaceSearchers | None = None, tell: T
 
 def _make_engine(recipe: ServerRecipe, catalogue: Catalogue, metrics: Metrics) -> Engine:
     """One loop for all cores, or one for each where the networks are small."""
-    cores = recipe.threads or core_count()
-    loops = min(cores, _MOST_LOOPS) if catalogue.is_cached else 1
-    return Engine(recipe.limits.slots, recipe.limits.queue, metrics.time, loops=loops, cores=cores)
+    is_cached = catalogue.weight_bytes <= _CACHED_BYTES
+    loops = min(recipe.threads or core_count(), _MOST_LOOPS) if is_cached else 1
+    return Engine(recipe.limits.slots, recipe.limits.queue, metrics.time, loops=loops)
 
 
 def make_app() -> FastAPI:

@@ -25,7 +25,7 @@ END = object()
 """Delivered after the last step of a request."""
 
 Deliver = Callable[[Any], None]
-"""Is given every step of a request, or the error that ended it, and then END; called in the engine's thread."""
+"""Is given every step of a request, or the error that ended it, and then END; called in a loop's thread."""
 NoteTime = Callable[[str, float], None]
 """Is told how many seconds something took, by the name of a metric."""
 
@@ -34,7 +34,7 @@ _SPARE_TOKENS = 64
 
 
 class Request:
-    """A text to be written or scored: `steps` is called in the engine's thread when a slot is free."""
+    """A text to be written or scored: `steps` is called in a loop's thread when a slot is free."""
 
     __slots__ = ("begun", "cancelled", "client", "deliver", "steps")
 
@@ -51,7 +51,6 @@ class Slots:
 
     def __init__(self, note_time: NoteTime = lambda *_: None) -> None:
         self._note_time = note_time
-        self._threads = 0
         self._running: dict[Request, Asking[Any]] = {}
 
     def __len__(self) -> int:
@@ -74,12 +73,11 @@ class Slots:
         if steps is not None:
             steps.close()
 
-    def step(self, threads: int = 0) -> None:
+    def step(self, *, threads: int = 0) -> None:
         """One step of every request, or a part of it: who has much to read takes several rounds.
 
         `threads` are those that it may use, 0 for all there are.
         """
-        self._threads = threads
         asked: dict[Request, Ask] = {}
         for request in list(self._running):
             if request.cancelled:
@@ -87,29 +85,29 @@ class Slots:
             else:
                 self._advance(request, None, asked)
         while asked:
-            answers, asked = self._answer(asked), {}
+            answers, asked = self._answer(asked, threads), {}
             for request, answer in answers.items():
                 if answer is not None:
                     self._advance(request, answer, asked)
 
-    def _answer(self, asks: dict[Request, Ask]) -> dict[Request, Any]:
+    def _answer(self, asks: dict[Request, Ask], threads: int) -> dict[Request, Any]:
         """The answers, all at once; where that fails one by one, so that an error is that of its request alone."""
         try:
-            return dict(zip(asks, self._answers(list(asks.values())), strict=True))
+            return dict(zip(asks, self._answers(list(asks.values()), threads), strict=True))
         except Exception:
             answers = {}
             for request, ask in asks.items():
                 try:
-                    (answers[request],) = self._answers([ask])
+                    (answers[request],) = self._answers([ask], threads)
                 except Exception as error:
                     self._end(request, error)
             return answers
 
-    def _answers(self, asks: list[Ask]) -> list[Any]:
+    def _answers(self, asks: list[Ask], threads: int) -> list[Any]:
         return answer_together(
             asks,
             spare=_SPARE_TOKENS,
-            threads=self._threads,
+            threads=threads,
             note_time=lambda what, seconds: self._note_time(f"silo_{what}_seconds", seconds),
         )
 
@@ -136,15 +134,12 @@ class Slots:
 class Engine:
     """The loops, and the requests that wait for them. At most `queue` wait; beyond that clients are sent away.
 
-    `slots` are those of all loops. `cores` are shared between the loops that have something to do.
+    `slots` are those of all loops. A loop that alone has something to do uses all cores, several use one each.
     """
 
-    def __init__(
-        self, slots: int, queue: int, note_time: NoteTime = lambda *_: None, *, loops: int = 1, cores: int = 1
-    ) -> None:
+    def __init__(self, slots: int, queue: int, note_time: NoteTime = lambda *_: None, *, loops: int = 1) -> None:
         self._loops = [Slots(note_time) for _ in range(loops)]
         self._count = slots
-        self._cores = cores
         self._most_waiting = queue
         self._waiting: dict[str, deque[Request]] = {}
         self._changed = threading.Condition()
@@ -223,7 +218,7 @@ class Engine:
     def _room_in(self, slots: Slots) -> int:
         """How many more requests a loop may have now: its part of all that there are."""
         part = -(-(self.running + self.waiting) // len(self._loops))
-        return min(self._free(), self.waiting, part - len(slots))
+        return min(self._free(), part - len(slots))
 
     def _run(self, slots: Slots) -> None:
         while True:
@@ -237,10 +232,12 @@ class Engine:
                 for request in admitted:
                     slots.add_request(request)
                 busy = sum(len(other) > 0 for other in self._loops)
-            slots.step(max(1, self._cores // busy) if busy > 1 else 0)
+            slots.step(threads=1 if busy > 1 else 0)
 
     def _admit(self, slots: Slots) -> Iterator[Request]:
         """The next requests, one client after the other for as long as there are slots."""
+        if not self._waiting:
+            return
         held, free, room = self._clients(), self._free(), self._room_in(slots)
         passed_over = 0
         while room > 0 and passed_over < len(self._waiting):

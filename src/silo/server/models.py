@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from silo.evaluation.tune import validation_documents
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.session import Session
 from silo.inference.settings import Settings, load_settings, parse_method
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import begin_text
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.server.problems import Problem
@@ -119,10 +121,10 @@ class ServedModel:
         return self._every
 
     @property
-    def is_cached(self) -> bool:
-        """Do the weights of its networks stay in the processor's caches?"""
+    def networks(self) -> list[DecodingModel]:
+        """The language model, and where keys are another's that too."""
         encoder = self._every.encoder
-        return self._every.opened.is_cached and (encoder is None or encoder.opened.is_cached)
+        return [self._every.opened, *([encoder.opened] if encoder else [])]
 
     def use_encoder(self, store: Store) -> None:
         """Let documents be added to a store; the network of torch is loaded for that, if it is not yet."""
@@ -170,9 +172,11 @@ class Catalogue:
         return cls(models, stores, corpora)
 
     @property
-    def is_cached(self) -> bool:
-        """Do the weights of every network stay in the processor's caches?"""
-        return all(model.is_cached for model in self.models.values())
+    def weight_bytes(self) -> float:
+        """What passes over all networks read of them; without end where one is not the decode engine's."""
+        networks = {id(network): network for model in self.models.values() for network in model.networks}
+        engines = [network.engine for network in networks.values()]
+        return sum(math.inf if engine is None else engine.weight_bytes for engine in engines)
 
     def let_add(self, store: Store) -> None:
         """Have a store know the model that encodes its documents."""

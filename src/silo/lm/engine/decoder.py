@@ -36,8 +36,6 @@ _PASS_COSTS = {2: 1.2, 5: 1.7}
 """What a pass of one token and so many guessed ones costs, measured in passes of one token and rounded up."""
 _LEAST_GAIN = 1.05
 _FIRST_BELIEF, _NEWS = 0.5, 0.2
-_CACHED_BYTES = 24 << 20
-"""Weights at most that are taken to stay in the caches that the cores share: of 32 MB on many servers."""
 _TRY_AGAIN = 32
 """Where guesses did not pay, one in so many chances is taken to see whether they do now."""
 
@@ -131,11 +129,6 @@ class DecodingModel:
         """The longest input the network was made for."""
         return self.engine.shape.context if self.engine else self.language_model.context
 
-    @property
-    def is_cached(self) -> bool:
-        """Are all weights so few that they stay in the processor's caches, so that each thread may read them all?"""
-        return self.engine is not None and self.engine.weight_bytes <= _CACHED_BYTES
-
     def is_same(self, other: DecodingModel) -> bool:
         """Are these one network in memory?"""
         loaded = self.engine is None and other.engine is None
@@ -158,7 +151,10 @@ class DecodingModel:
 
 
 class Drafts:
-    """How many tokens were guessed and how many came true, and from that how many are worth guessing."""
+    """How many tokens were guessed and how many came true, and from that how many are worth guessing.
+
+    Texts in several threads may note theirs at once; what is lost then is a little of what was learned.
+    """
 
     def __init__(self) -> None:
         self.guessed = 0

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
@@ -49,6 +50,8 @@ _FEW_ROWS = 8
 """Passes of no more tokens are timed, to see whether threads pay: see `_Pace`."""
 _FIRST_REST, _LONGEST_REST, _SLOW_PASSES = 8, 4096, 3
 """Passes in one thread after so many slow ones in a row."""
+_MOST_IDLE = 4
+"""Workspaces that are kept for passes to come."""
 _ALL_ARRIVED = 1 << 62
 _CONFIG = "config.json"
 
@@ -148,7 +151,7 @@ class _Pace:
 
 
 class Engine:
-    """A network, its cache and its threads. Any thread may call it.
+    """A network, its cache and its threads. Any thread may call it, for slots that are its own.
 
     Passes of several threads run one after the other. Passes of one thread run beside each other and beside those.
     """
@@ -244,24 +247,15 @@ class Engine:
     def _run(self, tokens: Tokens, cache: Cache, outputs: Outputs, last: int, most: int) -> None:
         rows = len(tokens.ids)
         threads = max(1, min(most, rows * self.shape.parameters // _WORK_PER_THREAD))
-        scratch = self._take_scratch(rows, last + 1)
-        arguments = tuple(map(tuple, (self._network, cache, tokens, scratch, outputs)))
-        if threads == 1:
-            self._run_in(1, arguments)
-        else:
-            with self._together:
-                self._run_with_helpers(rows, threads, arguments)
-        self._idle.append(scratch)
-
-    def _run_with_helpers(self, rows: int, threads: int, arguments: tuple[Any, ...]) -> None:
-        """A pass of several threads, or of one where several do not pay."""
-        if rows > _FEW_ROWS:
-            self._run_in(threads, arguments)
-            return
-        pace, begin = self._paces[rows], time.perf_counter()
-        threads = pace.choose(threads)
-        self._run_in(threads, arguments)
-        pace.note(threads, time.perf_counter() - begin)
+        pace = self._paces[rows] if threads > 1 and rows <= _FEW_ROWS else None
+        threads = pace.choose(threads) if pace else threads
+        with self._together if threads > 1 else nullcontext():
+            scratch, begin = self._take_scratch(rows, last + 1), time.perf_counter()
+            self._run_in(threads, tuple(map(tuple, (self._network, cache, tokens, scratch, outputs))))
+            if pace:
+                pace.note(threads, time.perf_counter() - begin)
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(scratch)  # not after an error: other threads of the pass may still write to it
 
     def _run_in(self, threads: int, arguments: tuple[Any, ...]) -> None:
         compiled: Any = run_pass

@@ -54,7 +54,7 @@ def _has_wide_vectors() -> bool:
 
 
 _LANES, _TILE_ROWS, _TILE_PANELS = (16, 8, 2) if _has_wide_vectors() else (8, 6, 1)
-"""Floats of a vector; rows and panels of the largest tile, whose sums are as many as there are registers for."""
+"""Floats of a vector; rows and panels of the largest tile, whose sums there are registers for."""
 _FEW_ROWS = 3
 """So many rows or fewer are multiplied by both panels of a pair at once on every processor."""
 _BLOCK_ROWS = 96
@@ -232,7 +232,7 @@ def _make_tile(rows: int, panels: int) -> Any:
 
 def _find_tile(module: Any, stored: Any, rows: int, panels: int) -> Any:
     """The compiled function of a tile; written where a module has it not yet."""
-    name = f"silo_tile_{rows}x{panels}_{stored}"
+    name = f"silo_tile_{rows}x{panels}_{_LANES}_{stored}"
     function = module.globals.get(name)
     if function is None:
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 9), name)
@@ -311,7 +311,9 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
 
 
 _tile_1x2, _tile_2x2, _tile_3x2 = (_make_tile(rows, 2) for rows in (1, 2, 3))
-_tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (_make_tile(rows, _TILE_PANELS) for rows in range(3, 9))
+_tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
+    _make_tile(min(rows, _TILE_ROWS), _TILE_PANELS) for rows in range(3, 9)
+)
 
 
 @numba.njit(nogil=True)
@@ -332,7 +334,8 @@ def _multiply(
         block = min(_BLOCK_ROWS, rows - first)
         panels = 2 if block <= _FEW_ROWS else _TILE_PANELS
         tiles = (block + _TILE_ROWS - 1) // _TILE_ROWS
-        fetched = panels * panel_bytes // (length * tiles)  # at each input of each tile, of the panels that come next
+        weight_bytes = 4 if stored == FLOAT32 else 2
+        fetched = panels * PANEL * weight_bytes // tiles  # at each input of each tile, of the panels that come next
         for panel in range(0, 2 * pairs, panels):
             w, target = weights + panel * panel_bytes, y + first * y_bytes + 4 * PANEL * panel
             for tile in range(tiles):  # of as equal sizes as can be

@@ -268,8 +268,8 @@ def _too_long(limits: Limits, param: str) -> Problem:
 class Batch:
     """The texts of one HTTP request in the engine, seen from the event loop.
 
-    The engine wakes the loop for a first token and for an end alone: that takes as long as much of what a small model
-    does for a token. For what comes between, the loop looks every `pause` seconds.
+    To wake the event loop takes as long as much of what a small model does for a token. So the engine does it for first
+    tokens, for ends, and where nothing came for `pause` seconds; what comes sooner the loop finds when it looks.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Batch:
         self._pause = pause
         self._arrived: deque[tuple[Text, Any]] = deque()
         self._first: dict[int, float] = {}
-        self._begun = pause == math.inf  # then nobody waits for a first token
+        self._will_look = pause == math.inf  # nobody waits for anything but the end
         self._awake = asyncio.Event()
         self._look: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -288,20 +288,22 @@ class Batch:
 
     def _deliver(self, text: Text, event: Any) -> None:
         """Take an event of the engine, in its thread."""
-        if isinstance(event, Step):
-            self._first.setdefault(text.index, time.monotonic())
+        is_urgent = event is END or isinstance(event, Exception)
+        if isinstance(event, Step) and text.index not in self._first:
+            self._first[text.index] = time.monotonic()
+            is_urgent = self._pause < math.inf
         self._arrived.append((text, event))
-        if not self._begun or event is END or isinstance(event, Exception):
-            self._begun = True
+        if is_urgent or not self._will_look:
+            self._will_look = True
             with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
                 self._loop.call_soon_threadsafe(self._awake.set)
 
     def _look_again(self) -> None:
-        """Have what arrived meanwhile taken, or look once more after the pause."""
+        """Have what arrived meanwhile taken; where nothing did, be woken for what comes next."""
+        self._will_look = False  # before looking: whoever appends after the look sees it
         if self._arrived:
+            self._will_look = True
             self._awake.set()
-        else:
-            self._look = self._loop.call_later(self._pause, self._look_again)
 
     async def events(self) -> AsyncIterator[list[tuple[Text, TokenScore | Step | None]]]:
         """The steps of all texts as they come, some at a time, and None after the last one of each.
