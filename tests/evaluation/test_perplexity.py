@@ -72,6 +72,16 @@ def test_the_honest_rows_are_always_there(figures: dict[str, Any]) -> None:
     assert list(figures["average_gap_closed"]) == [row for row in rows if row not in ("lm", "reference")]
 
 
+def test_the_average_gap_is_that_of_mean_perplexities(figures: dict[str, Any]) -> None:
+    """A domain without a gap would decide a mean of gaps."""
+    rows = [item["rows"] for item in figures["domains"].values()]
+    plain, knn, reference = (
+        sum(item[row]["perplexity"]["value"] for item in rows) / len(rows) for row in ("lm", "knn", "reference")
+    )
+    expected = (plain - knn) / (plain - reference)
+    assert figures["average_gap_closed"]["knn"]["all"]["value"] == pytest.approx(expected)
+
+
 def test_rows_are_what_score_finds(place: Path, figures: dict[str, Any]) -> None:
     model = LanguageModel.open(place / "model")
     text = merged_stream(TEST, model.tokenizer)

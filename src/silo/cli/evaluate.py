@@ -134,7 +134,9 @@ def _show_ppl(figures: Mapping[str, Any]) -> None:
         for row, item in figures["average_gap_closed"].items()
     ]
     if averages:
-        show.table("gap closed, mean of the domains", ("row", "all tokens, %", "match of at most 12, %"), averages)
+        show.table(
+            "gap closed, of the domains' mean perplexity", ("row", "all tokens, %", "match of at most 12, %"), averages
+        )
     for note in figures["notes"]:
         print(note)
 

@@ -112,7 +112,11 @@ def _averages(figures: dict[str, list[DomainFigures]]) -> list[Table]:
                 gaps.append((model, row, *(show_estimate(item, 0, 100) for item in found), str(PAPER.get(row, ""))))
     columns = ("model", "row", "all tokens", "longest match at most 12 tokens")
     tables = [
-        Table("Gap closed, per cent, mean of the domains (95 % interval)", (*columns, "paper"), tuple(gaps)),
+        Table(
+            "Gap between the domains' mean perplexities closed, per cent (95 % interval)",
+            (*columns, "paper"),
+            tuple(gaps),
+        ),
         Table(_RATIOS, columns, tuple(ratios)),
     ]
     return [table for table in tables if table.rows]
@@ -157,20 +161,23 @@ _PLOTTED = 1.5
 def _plot(figures: dict[str, list[DomainFigures]]) -> bytes:
     """Perplexity of every row as a multiple of the language model's, by domain."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure = Figure(figsize=(11, 4.5 * len(figures)), layout="constrained")
     for axes, (model, items) in zip(figure.subplots(len(figures), squeeze=False)[:, 0], figures.items(), strict=True):
         drawn = _drawn_ratios(items)
         for at, (row, found) in enumerate(drawn.items()):
             places = [place + 0.8 * (at - (len(drawn) - 1) / 2) / len(drawn) for place in range(len(found))]
-            draw_estimates(axes, places, found, label=row, color=ACCENTS[at % len(ACCENTS)])
+            color, mark = ACCENTS[at % len(ACCENTS)], "o" if at < len(ACCENTS) else "s"
+            draw_estimates(axes, places, found, label=row, color=color, fmt=mark)
         axes.axhline(1.0, color="#999999", linewidth=0.8)
         axes.set_xticks(range(len(items)), [item.sums.domain for item in items], rotation=20, ha="right")
         axes.set_ylabel("perplexity / that of the model alone")
         axes.set_yscale("log")
-        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis(ScalarFormatter())
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=range(1, 10) if high < 5 * low else (1, 2, 5)))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{model}: test text, 95 % intervals over documents", loc="left")
         axes.legend(frameon=False, ncols=4, fontsize=8, title=_left_out(items, drawn), title_fontsize=8)
         axes.grid(alpha=0.3)
