@@ -24,9 +24,10 @@ from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, 
 from silo.experiments.parametric import Comparison, compare_models, estimate
 from silo.records import TRAINING_SETS, Tier
 
-STATS_DIFFERENCES = """Our data are a few tens of megabytes of public text instead of 228 billion tokens, counted in
+STATS_DIFFERENCES = """Our data are some hundred megabytes of public text instead of 228 billion tokens, counted in
 bytes; restricted domains are in the corpus too, because stores and the reference read them. News here is restricted,
-and technical documents and reviews are groups that the paper does not have."""
+and technical documents and reviews are groups that the paper does not have. These are shares of the corpus: the models
+of the experiments read as many tokens of every domain."""
 
 OVERLAP_DIFFERENCES = """The paper does not say how it divides the n-grams that two domains share; coverage divides by
 those of the evaluation domain, Jaccard by those of both. The paper's own rows give the coefficient that we compute

@@ -212,13 +212,13 @@ def _audit_table(audits: Mapping[str, Mapping[str, Any]]) -> Table:
 def _answer(items: Sequence[Comparison], reference: str, audits: Mapping[str, Mapping[str, Any]]) -> str:
     parts = []
     for model in items[0].figures.rows:
-        learned = [item for item in items if item.marks[model] == "in"]
-        others = [item for item in items if item.marks[model] != "in"]
-        if model != reference and learned and others:
-            inside, outside = (_show(mean_ratio(some, model, reference), 2) for some in (learned, others))
-            parts.append(
-                f"{model} has {inside} times the perplexity of {reference} where it learned, {outside} elsewhere"
-            )
+        places = {"in": "where it learned", "near": "near that", "out": "elsewhere"}
+        by_mark = {mark: [item for item in items if item.marks[model] == mark] for mark in places}
+        shown = [
+            f"{_show(mean_ratio(some, model, reference), 2)} {places[mark]}" for mark, some in by_mark.items() if some
+        ]
+        if model != reference and shown:
+            parts.append(f"the perplexity of {model}, as a multiple of that of {reference}, is {', '.join(shown)}")
     violations = sum(len(found["violations"]) for found in audits.values())
     return "; ".join([*parts, f"the audits found {violations} documents that a model may not have seen"]) + "."
 
