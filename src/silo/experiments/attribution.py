@@ -396,5 +396,5 @@ def _plot(figures: Mapping[str, Mapping[str, Figures]]) -> bytes:
         axes.set_ylabel("share of the true token's probability")
         axes.set_title(model, loc="left")
         axes.tick_params(axis="x", rotation=15)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure_png(figure)

@@ -357,6 +357,6 @@ def _plot(figures: Mapping[str, Mapping[str, DomainFigures]]) -> bytes:
         axes.set_xticks(range(len(items)), list(items))
         axes.set_ylabel("perplexity")
         axes.set_title(f"{model} with {method}", loc="left")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         axes.grid(alpha=0.3)
     return figure_png(figure)
