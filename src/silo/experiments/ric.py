@@ -145,7 +145,7 @@ def run(lab: Lab, name: str) -> Result:
     plans: dict[str, list[Plan]] = {}
     figures: dict[str, list[DomainFigures]] = {}
     for model in recipe.models:
-        opened = LanguageModel.open(lab.model(model))
+        opened = lab.open_model(model)
         plans[model] = [plan(variant, recipe.context, opened) for variant in recipe.variants]
         figures[model] = []
         for seed, domain in enumerate(domains):

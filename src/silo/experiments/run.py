@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -52,5 +54,11 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     lab.require_known(name)
     result: Result = module.run(lab, name)
     options = "".join(f" --{kind} {','.join(names)}" for kind, names in lab.only.items())
-    result = replace(result, options=options)
+    result = replace(result, options=options, differences=result.differences + _placements(lab.placements.values()))
     return result, save_result(lab.kept / "results", result)
+
+
+def _placements(places: Collection[str]) -> str:
+    """Which part of the measurements was not made in float32 on the processor; nothing if all were."""
+    others = Counter(place for place in places if place)
+    return "".join(f" {count} of {len(places)} measurements were made on {place}." for place, count in others.items())

@@ -104,8 +104,9 @@ Lines = dict[tuple[str, str, str], Line]
 def _measure_sizes(lab: Lab, recipe: Recipe, model: str, domain: str, seed: int) -> list[Point]:
     """A point for each size; sizes beyond the domain's text are one."""
     stores: dict[int, LabStore] = {}
+    store = None
     for size in recipe.store_tokens[model]:
-        store = lab.store(model, domain, size)
+        store = lab.store(model, domain, size, grown_from=store)
         stores.setdefault(store.tokens, store)
     points = []
     for tokens, store in stores.items():

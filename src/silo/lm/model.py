@@ -100,6 +100,8 @@ class LanguageModel:
     """True where logits are the head applied to the final state and nothing more; some networks cap or scale them."""
     feed_forward_calls: int
     """How often a pass runs the last feed-forward network: more than once where layers share it, 0 if it has none."""
+    kept_scores: Path | None = None
+    """A folder in which scores of rows are kept for whoever reads the same text again; see `score_rows`."""
 
     @classmethod
     def open(

@@ -5,15 +5,18 @@ A document begins with the beginning-of-text token, which is context and never s
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silo.files import fingerprint, write_atomic
 from silo.lm.manifest import Key
 from silo.lm.model import LanguageModel
 from silo.lm.windows import Windows
@@ -93,9 +96,34 @@ class RowScores:
     keys: NDArray[np.float32]
 
 
-@torch.inference_mode()
 def score_rows(model: LanguageModel, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[RowScores]:
     """Score rows padded to one length; keys of that kind are given back where one is named.
+
+    A model that keeps scores reads no row twice.
+    """
+    if model.kept_scores is None:
+        return _read_rows(model, rows, length, key)
+    return [_find_or_read(model, model.kept_scores, row, length, key) for row in rows]
+
+
+def _find_or_read(model: LanguageModel, folder: Path, row: Row, length: int, key: Key | None) -> RowScores:
+    """The kept scores of a row, or new ones, which are kept; keys only where a kind is named."""
+    known_by = [model.fingerprint, str(model.placement), length, key, row.first, row.tokens.tolist()]
+    file = folder / f"{fingerprint(known_by)}.npz"
+    if file.exists():
+        with np.load(file, allow_pickle=False) as kept:
+            return RowScores(kept["logs"], kept["peaks"], kept["keys"])
+    (read,) = _read_rows(model, [row], length, key)
+    content = io.BytesIO()
+    np.savez(content, logs=read.logs, peaks=read.peaks, keys=read.keys if key else read.keys[:, :0])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, content.getvalue())
+    return read
+
+
+@torch.inference_mode()
+def _read_rows(model: LanguageModel, rows: Sequence[Row], length: int, key: Key | None) -> list[RowScores]:
+    """Score rows of one length.
 
     The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so that
     neither the other rows nor the number of threads show in a result.

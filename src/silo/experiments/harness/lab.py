@@ -10,6 +10,7 @@ measurement too: where it is known, neither is made again for figures that are k
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -23,13 +24,15 @@ from silo.errors import SiloError
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.evaluation.tune import tune
 from silo.experiments.harness.data import DataRecipe, prepare_data
-from silo.files import file_sha256, fingerprint, read_json, write_json
+from silo.files import file_sha256, fingerprint, read_json, remove_tree, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
 from silo.lm.manifest import CODEC_FOLDER, Key, model_fingerprint, open_manifest
+from silo.lm.model import LanguageModel
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
+from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, parse_recipe, read_toml
 from silo.records import Document
@@ -39,6 +42,9 @@ from silo.text.tokenizer import load_tokenizer
 RECIPES = Path(__file__).parents[1] / "recipes"
 DEFAULT_CODEC = CodecSettings()
 _ALL: Mapping[str, Sequence[str]] = {}
+_ANY = Placement("cpu", "auto")
+_FILLED = "filled"
+"""An empty file beside the data of a store that holds all it should."""
 T = TypeVar("T")
 
 
@@ -93,6 +99,8 @@ class Lab:
         self.kept = (kept or folder).absolute()
         self.workers, self.codec_settings, self.only = workers, codec, only
         self.talk, self.advance = talk, advance
+        self.placements: dict[Path, str] = {}
+        """Of every cell that was asked for: where networks computed, "" for the processor in float32."""
 
     def recipe(self, name: str, kind: type[T]) -> T:
         """The recipe of that name, with the chosen ones of its models and domains."""
@@ -123,7 +131,9 @@ class Lab:
         if not path.exists():
             self.talk(f"{kind}: {', '.join(f'{name} {value}' for name, value in key.items())}")
             self._keep_cell(kind, key, measure())
-        found: dict[str, Any] = read_json(path)["found"]
+        content = read_json(path)
+        self.placements[path] = content.get("placement", "")
+        found: dict[str, Any] = content["found"]
         return found
 
     def _cell_file(self, kind: str, key: Mapping[str, Any]) -> Path:
@@ -132,7 +142,8 @@ class Lab:
     def _keep_cell(self, kind: str, key: Mapping[str, Any], found: dict[str, Any]) -> None:
         path = self._cell_file(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"key": dict(key), "found": found})
+        placement = {} if asked() in (NOT_ASKED, CPU) else {"placement": str(asked().over(_ANY))}
+        write_json(path, {"key": dict(key), "found": found, **placement})
 
     @cached_property
     def sizes(self) -> dict[str, Any]:
@@ -170,6 +181,10 @@ class Lab:
             self.talk(f"model {name}: learn the codec of its keys from permitted text")
             learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
+
+    def open_model(self, name: str, *, codec: bool = True) -> LanguageModel:
+        """The model, with what it has read before: experiments put the same text to many stores."""
+        return replace(LanguageModel.open(self.model(name, codec=codec)), kept_scores=self.folder / "scores")
 
     def train(self, place: Path, recipe: TrainRecipe) -> Path:
         """A model of the corpus, unless it is there; a killed run goes on."""
@@ -218,14 +233,16 @@ class Lab:
         *,
         variant: str = "",
         keep_out: Sequence[Path] = (),
+        grown_from: LabStore | None = None,
     ) -> LabStore:
         """A store of about so many tokens (0: all) of a domain's train text, as the corpus holds it; or of several.
 
-        `keep_out` are more files whose text it must not give away; such a store is a `variant`.
+        `keep_out` are more files whose text it must not give away; such a store is a `variant`. `grown_from` is a store
+        that holds the beginning of the same text, which then need not be encoded again: the bytes are the same.
         """
         domains = [domain] if isinstance(domain, str) else list(domain)
         name = "-".join(str(part) for part in (model, "+".join(domains), tokens or "all", variant) if part)
-        fill = partial(self._fill_store, name, model, domains, tokens, keep_out)
+        fill = partial(self._fill_store, name, model, domains, tokens, keep_out, grown_from)
         key = {
             "model": self.fingerprint(model),
             "corpus": self.corpus().fingerprint,
@@ -237,13 +254,23 @@ class Lab:
         facts = self.cell("store", key, lambda: _store_facts(fill()))
         return LabStore(name, facts["digest"], facts["tokens"], fill)
 
-    def _fill_store(self, name: str, model: str, domains: Sequence[str], tokens: int, keep_out: Sequence[Path]) -> Path:
+    def _fill_store(
+        self,
+        name: str,
+        model: str,
+        domains: Sequence[str],
+        tokens: int,
+        keep_out: Sequence[Path],
+        grown_from: LabStore | None,
+    ) -> Path:
         place = self.folder / "stores" / name
-        done = place / "filled"
+        done = place / _FILLED
         if not done.exists():
             self.talk(f"store {name}: fill")
             place.parent.mkdir(parents=True, exist_ok=True)
             source = self.model(model)
+            if grown_from is not None and not place.exists():
+                _copy_store(grown_from.fill(), place)
             store = open_store(place, encoding=True) if (place / "data").exists() else create_store(place, source)
             evaluation = EvaluationText.read(DecontaminationRecipe(), keep_out) if keep_out else None
             for one in domains:
@@ -293,6 +320,14 @@ def _model_facts(place: Path) -> dict[str, Any]:
         "curve": read_json(curve) if curve.exists() else {"training": [], "validation": []},
         "config": read_json(place / "config.json"),
     }
+
+
+def _copy_store(store: Path, place: Path) -> None:
+    """A copy that is not known to be full yet."""
+    partial = place.with_name(place.name + ".partial")
+    remove_tree(partial)
+    shutil.copytree(store, partial, ignore=shutil.ignore_patterns(_FILLED))
+    partial.rename(place)
 
 
 def _store_facts(place: Path) -> dict[str, Any]:

@@ -87,14 +87,14 @@ def _measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     }
 
     def score() -> dict[str, Any]:
-        model, stores = LanguageModel.open(lab.model(setup.model)), [open_store(item.fill()) for item in setup.stores]
+        model, stores = lab.open_model(setup.model), [open_store(item.fill()) for item in setup.stores]
         windows = Windows(setup.window, setup.window // 2)
         contestants = Contestants(
             model,
             stores,
             _key_encoder(model, stores, setup.methods, windows),
             setup.methods,
-            {REFERENCE: LanguageModel.open(lab.model(reference, codec=False))} if reference else {},
+            {REFERENCE: lab.open_model(reference, codec=False)} if reference else {},
             {_searches(setup.methods): Settings(k=setup.neighbours, probes=setup.probes)},
             neighbours=setup.neighbours,
             fine_tuning=FineTuning(epochs=setup.fine_tuning_epochs) if setup.fine_tuning_epochs else None,

@@ -80,7 +80,7 @@ def fine_tune(
         advance("fine-tune", step + 1, steps)
     network.load_state_dict(kept)
     network.eval()
-    adapted = replace(model, network=network)
+    adapted = replace(model, network=network, kept_scores=None)
     return adapted, {"rate": peak, "tokens": steps * per_step * length, "validation": history, "best": best}
 
 

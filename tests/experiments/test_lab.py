@@ -1,0 +1,66 @@
+"""Measurements say on what they were made, and repeat nothing that is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from silo import placement
+from silo.experiments.harness.lab import Lab
+from silo.experiments.run import run_experiment
+from silo.lm.model import LanguageModel
+from silo.lm.scoring import Row, score_rows
+from silo.lm.training.finetune import FineTuning, fine_tune
+from silo.placement import Placement
+from silo.text.stream import merged_stream
+from tests.experiments.small import reopen
+
+
+def test_a_result_tells_how_many_measurements_were_not_made_in_float32(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = reopen(lab, kept=tmp_path / "usual")
+    assert "measurements were made" not in run_experiment(usual, "parametric")[0].differences
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "_asked", Placement(dtype="bfloat16"))
+        run_experiment(reopen(lab, kept=tmp_path / "short"), "parametric")
+    found, _ = run_experiment(reopen(lab, kept=tmp_path / "short"), "parametric")
+    assert re.search(r" (\d+) of \1 measurements were made on cpu in bfloat16\.", found.differences)
+
+
+def test_a_store_grown_from_a_smaller_one_is_the_one_filled_at_once(lab: Lab, tmp_path: Path) -> None:
+    small = lab.store("pdsw", "notes", 500)
+    grown = lab.store("pdsw", "notes", 1000, grown_from=small)
+    alone = reopen(lab, kept=tmp_path / "alone").store("pdsw", "notes", 1000, variant="alone")
+    assert small.tokens < grown.tokens == alone.tokens
+    assert grown.digest == alone.digest
+    files = [path.relative_to(alone.fill()) for path in sorted((alone.fill() / "data").rglob("*")) if path.is_file()]
+    assert files and all((grown.fill() / file).read_bytes() == (alone.fill() / file).read_bytes() for file in files)
+
+
+def test_what_was_read_before_is_not_read_again(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = lab.open_model("pdsw"), [Row(np.arange(5, 45), 1), Row(np.arange(7, 40), 9)]
+    model = replace(model, kept_scores=tmp_path / "scores")
+    fresh = score_rows(replace(model, kept_scores=None), rows, 64, key="ffn")
+    first = score_rows(model, rows, 64, key="ffn")
+    monkeypatch.setattr(LanguageModel, "hidden", None)
+    again = score_rows(model, rows, 64, key="ffn")
+    for one, other, third in zip(fresh, first, again, strict=True):
+        for part in ("logs", "peaks", "keys"):
+            assert np.array_equal(getattr(one, part), getattr(other, part))
+            assert np.array_equal(getattr(one, part), getattr(third, part))
+    with pytest.raises(TypeError):
+        score_rows(model, rows, 128, key="ffn")
+
+
+def test_changed_weights_do_not_find_the_scores_of_the_ones_before(lab: Lab) -> None:
+    model = lab.open_model("pdsw")
+    text = merged_stream(["some words of a text that is to be learned " * 20], model.tokenizer)
+    adapted, _ = fine_tune(model, text.ids, text, FineTuning(epochs=3.0, length=32, batch_tokens=64))
+    rows = [Row(text.ids[:32].astype(np.int64), 1)]
+    (before,), (after,) = score_rows(model, rows, 64), score_rows(adapted, rows, 64)
+    assert after.logs.sum() > before.logs.sum()
