@@ -166,12 +166,17 @@ def _change_table(recipe: Recipe, ratios: Ratios) -> Table:
 def _domain_table(domains: Sequence[str], figures: Figures) -> Table:
     rows = next(iter(figures.values()))[0].rows
     lines = [
-        (domain, change, *(show_estimate(as_json(items[at].perplexity(row))) for row in rows))
+        (
+            domain,
+            str(len(items[at].sums.labels)),
+            change,
+            *(show_estimate(as_json(items[at].perplexity(row))) for row in rows),
+        )
         for at, domain in enumerate(domains)
         for change, items in figures.items()
     ]
     title = "Perplexity on test text (95 % interval over documents)"
-    return Table(title, ("domain", "", *rows), tuple(lines))
+    return Table(title, ("domain", "documents", "", *rows), tuple(lines))
 
 
 def _plot(recipe: Recipe, ratios: Ratios) -> bytes:

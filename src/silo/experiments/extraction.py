@@ -43,6 +43,10 @@ attacker can have: the documents' own beginnings. Runs are of tokens of our toke
 asks again with another prompt gets the next tokens."""
 
 
+_PROMPTS = 50
+"""Documents of a domain whose beginning is given, where the recipe does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`guards` and `policy` are tried on the `protected` method; `prompts` and `store_tokens` are by model.
@@ -121,7 +125,7 @@ class _Place:
     def draw_out(self, arm: _Arm) -> dict[str, Any]:
         """The longest runs that continuations share with their document, and with any document."""
         recipe = self.recipe
-        count = recipe.prompts.get(self.model, 50)
+        count = recipe.prompts.get(self.model, _PROMPTS)
         sizes = [count, recipe.prompt_tokens, recipe.new_tokens]
 
         def measure() -> dict[str, Any]:
@@ -330,8 +334,9 @@ def _run_table(model: str, items: Mapping[str, Mapping[str, Figures]], recipe: R
         "of any stored document, mean",
         "95th percentile",
     )
+    most = recipe.prompts.get(model, _PROMPTS)
     title = f"{recipe.new_tokens} tokens after the first {recipe.prompt_tokens} of a stored document, {model}"
-    return Table(f"{title} (tokens; 95 % interval over documents)", columns, tuple(lines))
+    return Table(f"{title} (tokens; 95 % interval over {most} documents of each domain)", columns, tuple(lines))
 
 
 def _member_table(model: str, items: Mapping[str, Figures]) -> Table:

@@ -130,7 +130,12 @@ def _tables(model: str, items: Sequence[DomainFigures]) -> list[Table]:
     rows = list(dict.fromkeys(row for item in items for row in item.rows))
     found = {item.sums.domain: item.as_json() for item in items}
     lines = [
-        (domain, facts["mark"], *(show_estimate(facts["rows"].get(row, {}).get("perplexity")) for row in rows))
+        (
+            domain,
+            facts["mark"],
+            str(facts["documents"]),
+            *(show_estimate(facts["rows"].get(row, {}).get("perplexity")) for row in rows),
+        )
         for domain, facts in found.items()
     ]
     title = f"Perplexity on test text, {model} (95 % interval over documents)"
@@ -145,7 +150,7 @@ def _tables(model: str, items: Sequence[DomainFigures]) -> list[Table]:
         for match in facts["matches"]
     ]
     return [
-        Table(title, ("domain", "for the LM", *rows), tuple(lines)),
+        Table(title, ("domain", "for the LM", "documents", *rows), tuple(lines)),
         Table(
             f"The same, {model}, by the longest match that the store holds",
             ("domain", "match", "tokens", *rows),

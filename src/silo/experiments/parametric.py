@@ -161,15 +161,19 @@ def score_tables(items: Sequence[Comparison], reference: str, what: str) -> list
     others = [model for model in models if model != reference]
     means = [np.mean([item.figures.perplexity(model) for item in items], axis=0) for model in models]
     perplexities = [
-        (item.domain, *(f"{_show(item.figures.perplexity(model))} {MARKS[item.marks[model]]}" for model in models))
+        (
+            item.domain,
+            str(len(item.figures.sums.labels)),
+            *(f"{_show(item.figures.perplexity(model))} {MARKS[item.marks[model]]}" for model in models),
+        )
         for item in items
     ]
     bits = [(item.domain, *(_show(item.figures.bits_per_byte(model), 3) for model in models)) for item in items]
     ratios = [(item.domain, *(_show(item.ratio(model, reference), 2) for model in others)) for item in items]
     title = f"Perplexity on {what} (95 % interval over documents; ● learned, ◐ near, ○ neither)"
-    average = ("average", *(_show(mean) for mean in means))
+    average = ("average", "", *(_show(mean) for mean in means))
     return [
-        Table(title, ("domain", *models), (*perplexities, average)),
+        Table(title, ("domain", "documents", *models), (*perplexities, average)),
         Table(f"Bits per byte on {what}", ("domain", *models), tuple(bits)),
         Table(f"Perplexity as a multiple of that of {reference} on {what}, paired", ("domain", *others), tuple(ratios)),
     ]

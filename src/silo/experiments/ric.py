@@ -214,7 +214,8 @@ def _ratio_table(plans: Mapping[str, Sequence[Plan]], ratios: Ratios) -> Table:
 def _perplexity_table(model: str, items: Sequence[DomainFigures]) -> Table:
     lines = [(row, *(show_estimate(as_json(item.perplexity(row))) for item in items)) for row in items[0].rows]
     title = f"Perplexity on test text, {model} (95 % interval over documents)"
-    return Table(title, ("row", *(item.sums.domain for item in items)), tuple(lines))
+    columns = (f"{item.sums.domain}, {len(item.sums.labels)} documents" for item in items)
+    return Table(title, ("row", *columns), tuple(lines))
 
 
 def _facts(items: Sequence[DomainFigures]) -> dict[str, Any]:

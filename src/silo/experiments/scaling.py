@@ -198,12 +198,17 @@ def _size_table(model: str, domains: Sequence[str], series: Series) -> Table:
         dict.fromkeys(row for domain in domains for point in series[model, domain] for row in point.figures.rows)
     )
     lines = [
-        (domain, f"{point.tokens:,}", *(_show_perplexity(point.figures, row) for row in rows))
+        (
+            domain,
+            str(len(point.figures.sums.labels)),
+            f"{point.tokens:,}",
+            *(_show_perplexity(point.figures, row) for row in rows),
+        )
         for domain in domains
         for point in series[model, domain]
     ]
     title = f"Perplexity on test text by tokens of the store, {model} (95 % interval over documents)"
-    return Table(title, ("domain", "tokens", *rows), tuple(lines))
+    return Table(title, ("domain", "documents", "tokens", *rows), tuple(lines))
 
 
 def _show_perplexity(figures: DomainFigures, row: str) -> str:
