@@ -4,11 +4,12 @@
 
 Every client streams answers, one after the other, from `silo serve` with kNN, n-grams and credit over a store of real
 text. Compared are one client; as many processes as there are clients that each have the model and the store to
-themselves (`--processes`); and `transformers serve` with the same model and no store, where it is installed. At the end
-more clients come than the server takes: they may be sent away, nothing else may go wrong, and the time is taken until a
-request is answered again. Besides tokens per second the processor time of the server per token is taken, which says
-more where other programs run. Keys of the store are drawn near those of a sample, as in decode.py: searching takes as
-long, and filling takes no day. Stores are kept in `--work`. Results: docs/results/serve.json and serve.md.
+themselves (`--processes`); one process that writes without drafts, which only help a text that is written alone; and
+`transformers serve` with the same model and no store, where it is installed. At the end more clients come than the
+server takes: they may be sent away, nothing else may go wrong, and the time is taken until a request is answered
+again. Besides tokens per second the processor time of the server per token is taken, which says more where other
+programs run. Keys of the store are drawn near those of a sample, as in decode.py: searching takes as long, and filling
+takes no day. Stores are kept in `--work`. Results: docs/results/serve.json and serve.md.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "serve")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "serve")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--no-drafts", dest="drafts", action="store_false", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -120,6 +122,7 @@ def measure(arguments: argparse.Namespace, model: Path, store: Path) -> dict[str
                 **load.as_json(),
                 "recovered_seconds": round(time.perf_counter() - begun, 2) if after.answers else None,
             }
+    found["without_drafts"] = run_processes(model, store, 1, arguments, "--no-drafts")
     for count in arguments.processes:
         found["processes"][str(count)] = run_processes(model, store, count, arguments)
         print(f"{model.name}: {count} processes: {found['processes'][str(count)]}", flush=True)
@@ -332,9 +335,11 @@ def _tokens_of(event: bytes) -> int:
     return int(usage.get("completion_tokens", 0))
 
 
-def run_processes(model: Path, store: Path, count: int, arguments: argparse.Namespace) -> dict[str, float]:
+def run_processes(
+    model: Path, store: Path, count: int, arguments: argparse.Namespace, *options: str
+) -> dict[str, float]:
     """What processes that know nothing of each other write, all at once."""
-    given = ["--seconds", str(arguments.seconds), "--tokens", str(arguments.tokens)]
+    given = ["--seconds", str(arguments.seconds), "--tokens", str(arguments.tokens), *options]
     command = [sys.executable, __file__, "--model", str(model), "--alone", str(store), *given]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     runs = [
@@ -359,7 +364,9 @@ def write_alone(model: Path, store: Path, arguments: argparse.Namespace) -> int:
     from silo.inference.predict import open_predictor
     from silo.inference.session import Session
 
-    session = Session(open_predictor(model, [store], method="knn+ngram", threads=1))
+    predictor = open_predictor(model, [store], method="knn+ngram", threads=1)
+    predictor.drafting = arguments.drafts
+    session = Session(predictor)
     prompts = prompts_of(store)
     session.answer(prompts[0], max_tokens=arguments.tokens)
     print("ready", flush=True)
@@ -422,6 +429,18 @@ def page(found: dict[str, Any]) -> str:
             processes = f"{apart.get('tokens_per_second', '')} | {apart.get('processor_ms_per_token', '')}"
             shown = f"{rate} | {times} | {load['processor_ms_per_token']} | {spans[0]} | {spans[1]} | {load['errors']}"
             lines.append(f"| {count} | {shown} | {processes} |")
+        plain = item["without_drafts"]["tokens_per_second"]
+        lines += [
+            "",
+            f"A text that is written alone is read on along the store's documents, several tokens in a pass. Without "
+            f"these drafts a process of its own writes {plain} tokens/s, one thread"
+            + "".join(
+                f"; {count} clients have {load['tokens_per_second'] / plain:.2f} times that"
+                for count, load in item["clients"].items()
+                if count == str(GOAL_CLIENTS)
+            )
+            + ".",
+        ]
         if "overload" in item:
             load = item["overload"]
             refused = ", ".join(f"{times} times {status}" for status, times in load["refused"].items()) or "nobody"

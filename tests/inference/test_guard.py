@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from silo.errors import SiloError
 from silo.inference.asking.choose import Sampling
+from silo.inference.gates import Gate
 from silo.inference.generate import GenerateOptions, generate
 from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
@@ -44,7 +45,8 @@ def count_of(name: str) -> int:
 def opened(
     place: Path, stores: list[Path], method: str = "knn+ngram", *, policy: Policy = EVERYTHING, ric: str = "basic"
 ) -> Predictor:
-    chosen = Settings(k=20, tau=20.0, ric=Ric(variant=ric)).with_values(lam=0.9)
+    stubborn = Gate.constant(0.9)
+    chosen = Settings(k=20, tau=20.0, knn=stubborn, ngram=stubborn, ric=Ric(variant=ric))
     return open_predictor(place / "model", stores, method=method, settings=chosen, policy=policy)
 
 

@@ -91,7 +91,8 @@ class Reference:
         if "ngram" in method:
             for length, following in self.levels(ids[:position]):
                 count = sum(following.values())
-                gate = Settings().ngram.of(log_counts(np.array([length])), log_counts(np.array([count])))[0]
+                sizes = log_counts(np.array([length])), log_counts(np.array([count]))
+                gate = Settings().ngram.of(*sizes, np.array([len(following) / count]))[0]
                 total = (1 - gate) * total + gate * following[token] / count
         return float(total)
 

@@ -15,6 +15,7 @@ from tests.server.conftest import Served
 
 QUESTION: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The quick brown"}]
 OPTIONS: Any = {"model": "tiny", "messages": QUESTION, "max_tokens": 8, "temperature": 0}
+FROM_THE_STORE: Any = {**OPTIONS, "extra_body": {"silo": {"lambda": 0.9}}}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_a_conversation_is_continued_in_the_form_of_the_template(client: openai.
 
 
 def test_a_sentence_that_a_document_carried_is_cited(client: openai.OpenAI) -> None:
-    choice: Any = client.chat.completions.create(**OPTIONS).choices[0]
+    choice: Any = client.chat.completions.create(**FROM_THE_STORE).choices[0]
     cited = choice.message.annotations[0].url_citation
     documents = {f"urn:silo:{item['document']}": item for item in choice.silo["documents"]}
     assert documents[cited.url]["external_id"] == cited.title
@@ -41,8 +42,8 @@ def test_a_sentence_that_a_document_carried_is_cited(client: openai.OpenAI) -> N
 
 
 def test_the_streaming_helper_keeps_shares_and_citations(client: openai.OpenAI) -> None:
-    written = client.chat.completions.create(**OPTIONS).choices[0].message.content or ""
-    options: Any = {**OPTIONS, "logprobs": True, "top_logprobs": 2, "stop": written[4:6]}
+    written = client.chat.completions.create(**FROM_THE_STORE).choices[0].message.content or ""
+    options: Any = {**FROM_THE_STORE, "logprobs": True, "top_logprobs": 2, "stop": written[4:6]}
     whole = client.chat.completions.create(**options)
     with client.chat.completions.stream(**options) as stream:
         chunks: list[Any] = [event.chunk for event in stream if event.type == "chunk"]

@@ -21,7 +21,7 @@ from silo.evaluation.tune import fit_matches, tune
 from silo.inference.context import RicContext
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
-from silo.inference.settings import Settings, parse_method
+from silo.inference.settings import Features, Settings, parse_method
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
@@ -178,11 +178,10 @@ class _Scoring:
         alone = self._predictor(predictor.model, frozenset({"ngram"}))
         shares = unigrams(self.contestants.stores, predictor.model.vocabulary)
         with alone.reading() as retriever:
-            levels = retriever.levels(self.validation.ids.astype(np.int64))
-        features = replace(
-            observed.features, peaks=np.zeros(len(levels.lengths)), lengths=levels.lengths, totals=levels.totals
-        )
-        seen = Observations(shares[self.validation.ids], np.zeros(len(levels.lengths)), levels, features)
+            levels, kinds = retriever.known_levels(self.validation.ids.astype(np.int64))
+        nothing = np.zeros(len(kinds))
+        features = Features(nothing, nothing, levels.lengths, levels.totals, kinds)
+        seen = Observations(shares[self.validation.ids], nothing, levels, features)
         counted = self.validation.scored.copy()
         counted[:1] = False
         settings = fit_matches(seen, counted)

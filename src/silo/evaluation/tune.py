@@ -22,7 +22,7 @@ from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
 from silo.inference.gates import Gate, log_counts, log_nodes
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
-from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, Settings
+from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, VARIETIES, Settings, ngram_gate
 from silo.progress import Advance
 from silo.sources.evaluation import read_scored
 from silo.store.view import Neighbours
@@ -204,7 +204,7 @@ class _Fit:
         return chosen, report
 
     def _fixed(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
-        """One lambda; matches are always weighed by length and count, which is what they are."""
+        """One lambda; matches are always weighed by what they are."""
         return _fitted(observed, method, base, rows, Gate.constant(0.0))
 
     def _adaptive(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
@@ -228,13 +228,12 @@ class _Fit:
 
 
 def fit_matches(observed: Observations, counted: NDArray[np.bool_]) -> Settings:
-    """The weights of exact matches by length and count over whatever stands in the LM's place."""
+    """The weights of exact matches over whatever stands in the LM's place."""
     return _fitted(observed, frozenset({"ngram"}), Settings(), counted, Gate.constant(0.0))
 
 
 def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
-    lines = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS))
-    ngram = Gate(lines, np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS))))
+    ngram = ngram_gate(np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS), len(VARIETIES))))
     uses: list[Use] = []
     if "knn" in method:
         features = observed.features
@@ -244,10 +243,9 @@ def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArra
         )
         uses.append(Use(0, *corners, active))
     if "ngram" in method:
-        lengths, totals = observed.features.level_lengths()[rows], observed.features.totals[rows]
-        for column in range(totals.shape[1]):
-            corners = ngram.corners(log_counts(lengths[:, column]), log_counts(totals[:, column]))
-            uses.append(Use(1, *corners, totals[:, column] > 0))
+        levels = [feature[rows] for feature in observed.features.of_levels()]
+        for column, totals in enumerate(observed.features.totals[rows].T):
+            uses.append(Use(1, *ngram.corners(*(feature[:, column] for feature in levels)), totals > 0))
     fitted = fit_gates(observed.components(method)[rows], uses, [knn, ngram])
     return replace(
         base,

@@ -72,14 +72,14 @@ def observe(
         text = ids.astype(np.int64)
         passes = _Passes(predictor, retriever, text, watch, advance)
         passes.run()
-        levels = retriever.levels(text) if "ngram" in predictor.method else _no_levels(len(ids))
-    features = Features(passes.peaks, passes.closest, levels.lengths, levels.totals)
+        levels, kinds = retriever.known_levels(text) if "ngram" in predictor.method else _no_levels(len(ids))
+    features = Features(passes.peaks, passes.closest, levels.lengths, levels.totals, kinds)
     return Observations(passes.lm, passes.knn, levels, features)
 
 
-def _no_levels(tokens: int) -> Levels:
+def _no_levels(tokens: int) -> tuple[Levels, NDArray[np.int64]]:
     zeros = np.zeros((tokens, len(ORDERS) + 1), dtype=np.int64)
-    return Levels(np.zeros(tokens, dtype=np.int32), zeros, zeros)
+    return Levels(np.zeros(tokens, dtype=np.int32), zeros, zeros), zeros
 
 
 _Input = tuple[Window, InContext]

@@ -6,6 +6,7 @@ a search has no part in it; one store at least must have it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.inference.settings import ORDERS
+from silo.inference.settings import ORDERS, level_column
 from silo.search.ngram.index import Levels, NextTokens, add_levels, add_next_tokens
 from silo.store.policy import Policy
 from silo.store.store import Store
@@ -28,6 +29,8 @@ Found = tuple[int, Passage]
 
 CANDIDATES = 8
 """Passages looked at for each that is wanted: some overlap a better one, and of long ones only a part may count."""
+_ROWS_TOGETHER = 1024
+"""Tokens of a text whose contexts are looked up at once, each context once."""
 
 
 class NgramLevel(NamedTuple):
@@ -69,14 +72,34 @@ class Retriever:
         """Counts before each of `ids[start:]`, added up over the stores."""
         return add_levels([self.views[at].levels(ids, start, self.policy, orders=ORDERS) for at in self._with("ngram")])
 
+    def known_levels(self, ids: Ints) -> tuple[Levels, Ints]:
+        """The counts before each token of a text, and how many different tokens follow each of their contexts."""
+        levels = self.levels(ids)
+        kinds = np.zeros_like(levels.totals)
+        for first in range(0, len(ids), _ROWS_TOGETHER):
+            places: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+            for row, longest in enumerate(levels.lengths[first : first + _ROWS_TOGETHER].tolist(), first):
+                for size in _level_lengths(longest):
+                    places[ids[row - size : row].tobytes()].append((row, level_column(size)))
+            following = self._followers([np.frombuffer(context, dtype=np.int64) for context in places])
+            for where, found in zip(places.values(), following, strict=True):
+                rows, columns = zip(*where, strict=True)
+                kinds[rows, columns] = len(found.tokens)
+        return levels, kinds
+
     def next_tokens(self, prefixes: Sequence[Ints]) -> list[list[NgramLevel]]:
         """What follows each prefix's last tokens, for every order that occurs and the longest match, short to long."""
         views = [self.views[at] for at in self._with("ngram")]
         longest = map(max, zip(*(view.longest_of(prefixes, self.policy) for view in views), strict=True))
         lengths = [_level_lengths(length) for length in longest]
         contexts = [ids[len(ids) - size :] for ids, sizes in zip(prefixes, lengths, strict=True) for size in sizes]
-        by_store = zip(*(view.followers_of(contexts, self.policy) for view in views), strict=True)
-        return [[_add_up(length, next(by_store)) for length in sizes] for sizes in lengths]
+        following = self._followers(contexts)
+        return [[NgramLevel(length, *next(following)) for length in sizes] for sizes in lengths]
+
+    def _followers(self, contexts: Sequence[Ints]) -> Iterator[NextTokens]:
+        """What follows all of each context in all stores."""
+        found = [self.views[at].followers_of(contexts, self.policy) for at in self._with("ngram")]
+        return map(add_next_tokens, zip(*found, strict=True))
 
     def continue_match(self, prefix: Ints, count: int, *, least: int) -> Ints:
         """The tokens after the longest match of the prefix, in a document that has it; at most so many.
@@ -123,12 +146,6 @@ class Retriever:
 def _level_lengths(longest: int) -> list[int]:
     """The lengths of the contexts that are looked at where the longest match has so many tokens."""
     return [*(order for order in ORDERS if order <= longest), *([longest] if longest > ORDERS[-1] else [])]
-
-
-def _add_up(length: int, parts: Sequence[NextTokens]) -> NgramLevel:
-    """What follows a context of some length in several stores."""
-    found = add_next_tokens(parts)
-    return NgramLevel(length, found.tokens, found.counts, found.total)
 
 
 def leave_out_overlaps(passages: Iterable[Found], most: int) -> list[Found]:

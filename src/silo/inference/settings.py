@@ -27,8 +27,11 @@ VARIANTS = ("basic", "ensemble", "concat", "concat-next")
 ORDERS = (1, 2, 3, 4, 5, 6)
 """Context lengths that the n-gram model always looks at; above them only the longest match counts."""
 
-MATCH_LENGTHS = (1, 2, 3, 4, 6, 10, 20, 50)
-MATCH_COUNTS = (1, 2, 4, 16, 64, 512)
+MATCH_LENGTHS = (1, 2, 4, 10, 30)
+MATCH_COUNTS = (1, 4, 32, 512)
+VARIETIES = (0.05, 0.3, 0.6, 1.0)
+"""Nodes of the gate of exact matches: tokens of the context, how often anything followed it, and what part of that was
+different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,21 @@ class Ric:
 
 
 def _ngram_guess() -> Gate:
-    """Untuned: trust grows with the length of the match, and for short ones with the count."""
-    lengths, counts = np.array(MATCH_LENGTHS), np.array(MATCH_COUNTS)
-    weights = np.outer(lengths / (lengths + 4.0), counts / (counts + 3.0))
-    return Gate((log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS)), weights)
+    """Untuned: trust grows with the length of the match, and where few different tokens followed it."""
+    lengths, varieties = np.array(MATCH_LENGTHS), np.array(VARIETIES)
+    odds = np.square(lengths[:, None]) / (40.0 * (1.0 + 8.0 * varieties))
+    return ngram_gate(np.repeat((odds / (1.0 + odds))[:, None], len(MATCH_COUNTS), axis=1))
+
+
+def ngram_gate(weights: Floats) -> Gate:
+    """The gate of exact matches with these weights [lengths, counts, varieties]."""
+    return Gate((log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS), VARIETIES), weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
     """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, longest match); `ngram` is a gate over
-    (match length, count). `skip`: no token search where the LM gives one token at least this much; off at 1.
+    (match length, count, variety). `skip`: no token search where the LM gives one token at least this much; off at 1.
     """
 
     k: int = 1024
@@ -114,7 +122,7 @@ class Settings:
             columns.append(np.where(np.isfinite(features.closest), gate, 0.0)[:, None])
         if "ngram" in method:
             counts = features.totals.ravel()
-            gate = self.ngram.of(log_counts(features.level_lengths().ravel()), log_counts(counts))
+            gate = self.ngram.of(*(feature.ravel() for feature in features.of_levels()))
             columns.append(np.where(counts > 0, gate, 0.0).reshape(features.totals.shape))
         return np.concatenate(columns, axis=1) if columns else np.empty((len(features.peaks), 0))
 
@@ -138,18 +146,20 @@ class Settings:
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """What is known of each position before its token: the LM's peak probability, the distance of the nearest neighbour
-    (inf without one), the length of the longest match, and the count of each level (orders, then the longest)."""
+    (inf without one), the length of the longest match, and of each level (orders, then the longest) how often anything
+    followed and how many different tokens that were."""
 
     peaks: Floats
     closest: Floats
     lengths: NDArray[np.integer[Any]]
     totals: NDArray[np.int64]
+    kinds: NDArray[np.int64]
 
-    def level_lengths(self) -> NDArray[np.int64]:
-        """The length of every level's context [positions, levels]."""
-        lengths = np.empty((len(self.lengths), len(ORDERS) + 1), dtype=np.int64)
+    def of_levels(self) -> tuple[Floats, Floats, Floats]:
+        """What the gate of exact matches looks at, for every level [positions, levels]."""
+        lengths = np.empty((len(self.lengths), len(ORDERS) + 1))
         lengths[:, :-1], lengths[:, -1] = ORDERS, self.lengths
-        return lengths
+        return log_counts(lengths), log_counts(self.totals), self.kinds / np.maximum(self.totals, 1)
 
 
 def level_column(length: int) -> int:

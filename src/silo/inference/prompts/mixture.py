@@ -45,10 +45,12 @@ class NeighbourPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NgramPart:
-    """Per place the longest match and the count of every level; per entry its share in each level."""
+    """Per place the longest match, and of every level the count and how many different tokens follow; per entry its
+    share in each level."""
 
     lengths: NDArray[np.int64]
     totals: NDArray[np.int64]
+    kinds: NDArray[np.int64]
     shares: NDArray[np.float32]
 
 
@@ -67,7 +69,8 @@ class PromptObservations:
         """The mixture's probability of every entry, as `Reader.predict` mixes it."""
         part = self.ric if "ric" in method else self.lm
         assert part is not None, "the prompts were read without passages"
-        features = Features(part.peaks, self._closest(part.peaks, settings), self.ngram.lengths, self.ngram.totals)
+        ngram = self.ngram
+        features = Features(part.peaks, self._closest(part.peaks, settings), ngram.lengths, ngram.totals, ngram.kinds)
         weights = component_weights(settings.gates(method, features))
         columns = [part.entries[:, None]]
         if "knn" in method:

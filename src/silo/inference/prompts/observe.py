@@ -187,6 +187,7 @@ class _Observer:
             for level in self._retriever.next_tokens([prefix])[0]:
                 column = level_column(level.length)
                 part.lengths[place], part.totals[place, column] = level.length, level.total
+                part.kinds[place, column] = len(level.tokens)
                 entries = self._entries_of(place, level.tokens)
                 part.shares[entries[entries >= 0], column] = (level.counts / level.total)[entries >= 0]
             self._advance("ngram", place + 1, len(self._wanted))
@@ -196,6 +197,7 @@ class _Observer:
         places, levels = len(self._wanted), len(ORDERS) + 1
         return NgramPart(
             np.zeros(places, dtype=np.int64),
+            np.zeros((places, levels), dtype=np.int64),
             np.zeros((places, levels), dtype=np.int64),
             np.zeros((self._starts[-1] if "ngram" in self._predictor.method else 0, levels), dtype=np.float32),
         )
