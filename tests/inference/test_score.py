@@ -92,7 +92,8 @@ class Reference:
             for length, following in self.levels(ids[:position]):
                 count = sum(following.values())
                 sizes = log_counts(np.array([length])), log_counts(np.array([count]))
-                gate = Settings().ngram.of(*sizes, np.array([len(following) / count]))[0]
+                peak = np.array([1 / np.exp(logits - logits.max()).sum()])
+                gate = Settings().ngram.of(*sizes, np.array([len(following) / count]), peak)[0]
                 total = (1 - gate) * total + gate * following[token] / count
         return float(total)
 

@@ -91,14 +91,11 @@ def _expect(
     gates = np.stack([_gate(use, tables[use.gate]) for use in uses], axis=1)
     taken, passed, mean = _responsibilities(components, gates)
     for column, use in enumerate(uses):
-        rows = np.flatnonzero(use.active)
         _collect(
-            use.corners[rows],
-            use.shares[rows],
+            (use.corners, use.shares, use.active),
             tables[use.gate],
-            gates[rows, column],
-            taken[rows, column],
-            passed[rows, column],
+            column,
+            (gates, taken, passed),
             hits[use.gate],
             misses[use.gate],
         )
@@ -106,8 +103,17 @@ def _expect(
 
 
 def _gate(use: Use, table: Floats) -> Floats:
-    gates: Floats = np.where(use.active, (table[use.corners] * use.shares).sum(axis=1), 0.0)
+    gates = np.zeros(len(use.active))
+    _sum_active(use.corners, use.shares, use.active, table, gates)
     return gates
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_active(corners: Any, shares: Any, active: Any, table: Any, gates: Any) -> None:
+    for row in range(len(gates)):
+        if active[row]:
+            for at in range(corners.shape[1]):
+                gates[row] += table[corners[row, at]] * shares[row, at]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -134,13 +140,13 @@ def _responsibilities(components: Any, gates: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _collect(
-    corners: Any, shares: Any, table: Any, gates: Any, taken: Any, passed: Any, hits: Any, misses: Any
-) -> None:
+def _collect(use: Any, table: Any, column: int, explained: Any, hits: Any, misses: Any) -> None:
+    (corners, shares, active), (gates, taken, passed) = use, explained
     for row in range(len(corners)):
-        for at in range(corners.shape[1]):
+        gate = gates[row, column]
+        for at in range(corners.shape[1] if active[row] else 0):
             where, share = corners[row, at], shares[row, at]
             if share > 0:
                 weight = table[where]
-                hits[where] += taken[row] * share * weight / max(gates[row], 1e-12)
-                misses[where] += passed[row] * share * (1.0 - weight) / max(1.0 - gates[row], 1e-12)
+                hits[where] += taken[row, column] * share * weight / max(gate, 1e-12)
+                misses[where] += passed[row, column] * share * (1.0 - weight) / max(1.0 - gate, 1e-12)

@@ -22,7 +22,7 @@ from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
 from silo.inference.gates import Gate, log_counts, log_nodes
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
-from silo.inference.settings import MATCH_COUNTS, MATCH_LENGTHS, VARIETIES, Settings, ngram_gate
+from silo.inference.settings import Settings, ngram_gate
 from silo.progress import Advance
 from silo.sources.evaluation import read_scored
 from silo.store.view import Neighbours
@@ -233,7 +233,7 @@ def fit_matches(observed: Observations, counted: NDArray[np.bool_]) -> Settings:
 
 
 def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
-    ngram = ngram_gate(np.zeros((len(MATCH_LENGTHS), len(MATCH_COUNTS), len(VARIETIES))))
+    ngram = ngram_gate(np.zeros(1))
     uses: list[Use] = []
     if "knn" in method:
         features = observed.features

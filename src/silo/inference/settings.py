@@ -30,8 +30,9 @@ ORDERS = (1, 2, 3, 4, 5, 6)
 MATCH_LENGTHS = (1, 2, 4, 10, 30)
 MATCH_COUNTS = (1, 4, 32, 512)
 VARIETIES = (0.05, 0.3, 0.6, 1.0)
-"""Nodes of the gate of exact matches: tokens of the context, how often anything followed it, and what part of that was
-different tokens."""
+MATCH_PEAKS = (0.05, 0.35, 0.75, 0.97)
+"""Nodes of the gate of exact matches: tokens of the context, how often anything followed it, what part of that was
+different tokens, and the LM's peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,20 @@ def _ngram_guess() -> Gate:
     """Untuned: trust grows with the length of the match, and where few different tokens followed it."""
     lengths, varieties = np.array(MATCH_LENGTHS), np.array(VARIETIES)
     odds = np.square(lengths[:, None]) / (40.0 * (1.0 + 8.0 * varieties))
-    return ngram_gate(np.repeat((odds / (1.0 + odds))[:, None], len(MATCH_COUNTS), axis=1))
+    return ngram_gate((odds / (1.0 + odds))[:, None, :, None])
 
 
 def ngram_gate(weights: Floats) -> Gate:
-    """The gate of exact matches with these weights [lengths, counts, varieties]."""
-    return Gate((log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS), VARIETIES), weights)
+    """The gate of exact matches with these weights [lengths, counts, varieties, peaks]; axes of one are repeated."""
+    nodes = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS), VARIETIES, MATCH_PEAKS)
+    return Gate(nodes, np.broadcast_to(weights, tuple(map(len, nodes))).copy())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
     """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, longest match); `ngram` is a gate over
-    (match length, count, variety). `skip`: no token search where the LM gives one token at least this much; off at 1.
+    (match length, count, variety, LM peak). `skip`: no token search where the LM gives one token at least this much;
+    off at 1.
     """
 
     k: int = 1024
@@ -155,11 +158,12 @@ class Features:
     totals: NDArray[np.int64]
     kinds: NDArray[np.int64]
 
-    def of_levels(self) -> tuple[Floats, Floats, Floats]:
+    def of_levels(self) -> tuple[Floats, Floats, Floats, Floats]:
         """What the gate of exact matches looks at, for every level [positions, levels]."""
         lengths = np.empty((len(self.lengths), len(ORDERS) + 1))
         lengths[:, :-1], lengths[:, -1] = ORDERS, self.lengths
-        return log_counts(lengths), log_counts(self.totals), self.kinds / np.maximum(self.totals, 1)
+        peaks = np.broadcast_to(self.peaks[:, None], lengths.shape)
+        return log_counts(lengths), log_counts(self.totals), self.kinds / np.maximum(self.totals, 1), peaks
 
 
 def level_column(length: int) -> int:
