@@ -60,10 +60,10 @@ class Ric:
 
 
 def _ngram_guess() -> Gate:
-    """Untuned: trust grows with the length of the match, and where few different tokens followed it."""
-    lengths, varieties = np.array(MATCH_LENGTHS), np.array(VARIETIES)
-    odds = np.square(lengths[:, None]) / (40.0 * (1.0 + 8.0 * varieties))
-    return ngram_gate((odds / (1.0 + odds))[:, None, :, None])
+    """Untuned: trust grows with the length of the match, the sameness of what followed, and the doubt of the LM."""
+    lengths, varieties, peaks = np.array(MATCH_LENGTHS), np.array(VARIETIES), np.array(MATCH_PEAKS)
+    odds = np.square(lengths[:, None, None, None]) * (1.0 - peaks) / (20.0 * (1.0 + 8.0 * varieties[:, None]))
+    return ngram_gate(odds / (1.0 + odds))
 
 
 def ngram_gate(weights: Floats) -> Gate:
