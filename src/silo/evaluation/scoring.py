@@ -180,7 +180,8 @@ class _Scoring:
         with alone.reading() as retriever:
             levels, kinds = retriever.known_levels(self.validation.ids.astype(np.int64))
         nothing = np.zeros(len(kinds))
-        features = Features(nothing, nothing, levels.lengths, levels.totals, kinds)
+        none = nothing.astype(np.int64)
+        features = Features(nothing, nothing, none, levels.lengths, levels.totals, kinds)
         seen = Observations(shares[self.validation.ids], nothing, levels, features)
         counted = self.validation.scored.copy()
         counted[:1] = False

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.evaluation.fitting import Floats, Use, fit_gates, solve_lambda
-from silo.inference.gates import Gate, log_counts, log_nodes
+from silo.inference.gates import Gate
 from silo.inference.observe import Observations, observe
 from silo.inference.predict import Predictor
-from silo.inference.settings import Settings, ngram_gate
+from silo.inference.settings import KINDS, PEAKS, Settings, ngram_gate
 from silo.progress import Advance
 from silo.sources.evaluation import read_scored
 from silo.store.view import Neighbours
@@ -31,9 +31,7 @@ from silo.text.tokenizer import Tokenizer
 
 _FEWEST_NEIGHBOURS, _NEIGHBOUR_STEP = 16, 4
 _TAUS = 9
-_PEAKS = (0.05, 0.2, 0.5, 0.8, 0.97)
-_LONGEST = (0, 1, 2, 4, 8, 16)
-_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_QUANTILES = (0.1, 0.5, 0.9)
 _SKIPS = (0.5, 0.7, 0.9, 0.97)
 _TEST = re.compile(r"(^|[^a-z])test([^a-z]|$)", re.IGNORECASE)
 
@@ -211,10 +209,8 @@ class _Fit:
         if "knn" not in method:
             return self._fixed(observed, method, base, rows)
         near = observed.features.closest[rows & np.isfinite(observed.features.closest)]
-        lines = [_rising(np.quantile(near, _QUANTILES)), _PEAKS]
-        lines += [log_nodes(_LONGEST)] if "ngram" in method else []
-        shape = tuple(map(len, lines))
-        return _fitted(observed, method, base, rows, Gate(tuple(lines), np.zeros(shape)))
+        lines = (_rising(np.quantile(near, _QUANTILES)), PEAKS, KINDS)
+        return _fitted(observed, method, base, rows, Gate(lines, np.zeros(tuple(map(len, lines)))))
 
     def _perplexity(self, probabilities: Floats) -> float:
         return float(np.exp(-np.log(np.maximum(probabilities[self.counted], 1e-300)).mean()))
@@ -239,7 +235,7 @@ def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArra
         features = observed.features
         active = np.isfinite(features.closest[rows])
         corners = knn.corners(
-            np.where(active, features.closest[rows], 0.0), features.peaks[rows], log_counts(features.lengths[rows])
+            np.where(active, features.closest[rows], 0.0), features.peaks[rows], features.near_kinds[rows]
         )
         uses.append(Use(0, *corners, active))
     if "ngram" in method:

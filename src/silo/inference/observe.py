@@ -73,7 +73,7 @@ def observe(
         passes = _Passes(predictor, retriever, text, watch, advance)
         passes.run()
         levels, kinds = retriever.known_levels(text) if "ngram" in predictor.method else _no_levels(len(ids))
-    features = Features(passes.peaks, passes.closest, levels.lengths, levels.totals, kinds)
+    features = Features(passes.peaks, passes.closest, passes.near_kinds, levels.lengths, levels.totals, kinds)
     return Observations(passes.lm, passes.knn, levels, features)
 
 
@@ -93,6 +93,7 @@ class _Searched:
     positions: NDArray[np.int64]
     mass: Floats
     closest: Floats
+    kinds: NDArray[np.int64]
     neighbours: Neighbours | None
 
 
@@ -111,6 +112,7 @@ class _Passes:
         self._watch, self._advance = watch, advance
         self.lm, self.peaks = np.zeros(len(text)), np.zeros(len(text))
         self.knn, self.closest = np.zeros(len(text)), np.full(len(text), np.inf)
+        self.near_kinds = np.zeros(len(text), dtype=np.int64)
 
     def run(self) -> None:
         predictor, encoder = self._predictor, self._predictor.encoder
@@ -181,10 +183,11 @@ class _Passes:
             return None
         near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=core_count())
         mass = token_mass(near.values, near.distances, settings.tau, self._text[positions])
-        return _Searched(positions, mass, near.closest, near if self._watch is not None else None)
+        return _Searched(positions, mass, near.closest, near.kinds, near if self._watch is not None else None)
 
     def _add_neighbours(self, searched: _Searched) -> None:
         self.knn[searched.positions] = searched.mass
         self.closest[searched.positions] = searched.closest
+        self.near_kinds[searched.positions] = searched.kinds
         if self._watch is not None and searched.neighbours is not None:
             self._watch(searched.positions, searched.neighbours)

@@ -420,9 +420,9 @@ def _mix(items: Sequence[_Read], levels: Sequence[Sequence[NgramLevel]], found: 
     by_level, kinds = np.zeros((2, len(items), len(ORDERS) + 1), dtype=np.int64)
     by_level[whose, columns], kinds[whose, columns] = totals, [len(level.tokens) for level in flat]
     longest = np.array([of_text[-1].length if of_text else 0 for of_text in levels], dtype=np.int64)
-    closest = np.full(len(items), np.inf)
-    closest[texts] = found.closest
-    features = Features(np.array([item.peak for item in items]), closest, longest, by_level, kinds)
+    closest, near_kinds = np.full(len(items), np.inf), np.zeros(len(items), dtype=np.int64)
+    closest[texts], near_kinds[texts] = found.closest, found.kinds
+    features = Features(np.array([item.peak for item in items]), closest, near_kinds, longest, by_level, kinds)
     weights = component_weights(predictor.settings.gates(predictor.method, features))
     mixed = np.empty((len(items), len(lm[0])))
     for row, probabilities in enumerate(lm):

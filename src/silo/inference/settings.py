@@ -20,7 +20,7 @@ from silo.files import fingerprint, read_marked, write_marked
 from silo.inference.gates import Floats, Gate, log_counts, log_nodes
 from silo.store.view import PROBES
 
-FORMAT = "silo-settings-2"
+FORMAT = "silo-settings-3"
 FOLDER = "settings"
 METHODS = ("knn", "ngram", "ric")
 VARIANTS = ("basic", "ensemble", "concat", "concat-next")
@@ -30,9 +30,11 @@ ORDERS = (1, 2, 3, 4, 5, 6)
 MATCH_LENGTHS = (1, 2, 4, 10, 30)
 MATCH_COUNTS = (1, 4, 32, 512)
 VARIETIES = (0.05, 0.3, 0.6, 1.0)
-MATCH_PEAKS = (0.05, 0.35, 0.75, 0.97)
+PEAKS = (0.05, 0.35, 0.75, 0.97)
 """Nodes of the gate of exact matches: tokens of the context, how often anything followed it, what part of that was
 different tokens, and the LM's peak."""
+KINDS = (1.0, 2.0, 4.0, 8.0)
+"""Nodes of the gate of neighbours: different tokens among the nearest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,20 @@ class Ric:
 
 def _ngram_guess() -> Gate:
     """Untuned: trust grows with the length of the match, the sameness of what followed, and the doubt of the LM."""
-    lengths, varieties, peaks = np.array(MATCH_LENGTHS), np.array(VARIETIES), np.array(MATCH_PEAKS)
+    lengths, varieties, peaks = np.array(MATCH_LENGTHS), np.array(VARIETIES), np.array(PEAKS)
     odds = np.square(lengths[:, None, None, None]) * (1.0 - peaks) / (20.0 * (1.0 + 8.0 * varieties[:, None]))
     return ngram_gate(odds / (1.0 + odds))
 
 
 def ngram_gate(weights: Floats) -> Gate:
     """The gate of exact matches with these weights [lengths, counts, varieties, peaks]; axes of one are repeated."""
-    nodes = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS), VARIETIES, MATCH_PEAKS)
+    nodes = (log_nodes(MATCH_LENGTHS), log_nodes(MATCH_COUNTS), VARIETIES, PEAKS)
     return Gate(nodes, np.broadcast_to(weights, tuple(map(len, nodes))).copy())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
-    """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, longest match); `ngram` is a gate over
+    """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, kinds of the nearest); `ngram` one over
     (match length, count, variety, LM peak). `skip`: no token search where the LM gives one token at least this much;
     off at 1.
     """
@@ -120,8 +122,7 @@ class Settings:
         """The gates of all components but the LM [positions, components - 1]; 0 where a component found nothing."""
         columns = []
         if "knn" in method:
-            lengths = (log_counts(features.lengths),) if len(self.knn.nodes) > 2 else ()
-            gate = self.knn.of(features.closest, features.peaks, *lengths)
+            gate = self.knn.of(features.closest, features.peaks, features.near_kinds)
             columns.append(np.where(np.isfinite(features.closest), gate, 0.0)[:, None])
         if "ngram" in method:
             counts = features.totals.ravel()
@@ -149,11 +150,12 @@ class Settings:
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """What is known of each position before its token: the LM's peak probability, the distance of the nearest neighbour
-    (inf without one), the length of the longest match, and of each level (orders, then the longest) how often anything
-    followed and how many different tokens that were."""
+    (inf without one), how many different tokens followed the nearest ones, the length of the longest match, and of each
+    level (orders, then the longest) how often anything followed and how many different tokens that were."""
 
     peaks: Floats
     closest: Floats
+    near_kinds: NDArray[np.integer[Any]]
     lengths: NDArray[np.integer[Any]]
     totals: NDArray[np.int64]
     kinds: NDArray[np.int64]

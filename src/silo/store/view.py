@@ -48,6 +48,10 @@ _FREQUENT, _REMEMBERED = 1024, 1024
 """Counts over more occurrences than the first are remembered, at most the second number of them."""
 
 
+NEAREST = 8
+"""Neighbours that `Neighbours.kinds` looks at."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbours:
     """The nearest rows of each key [keys, k], nearest first; equal ones by document and position.
@@ -68,6 +72,15 @@ class Neighbours:
     def closest(self) -> NDArray[np.float64]:
         """The distance of the nearest of each key."""
         return self.distances[:, 0].astype(np.float64)
+
+    @property
+    def kinds(self) -> Ints:
+        """How many different tokens the nearest `NEAREST` of each key were followed by; 0 without any."""
+        values = np.sort(np.where(self.rows[:, :NEAREST] >= 0, self.values[:, :NEAREST], -1), axis=1)
+        different = np.ones(values.shape, dtype=np.bool_)
+        different[:, 1:] = values[:, 1:] != values[:, :-1]
+        counts: Ints = (different & (values >= 0)).sum(axis=1)
+        return counts
 
     def of_key(self, key: int) -> Neighbours:
         """The neighbours of one key alone."""

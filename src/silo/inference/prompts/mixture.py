@@ -25,10 +25,14 @@ class LanguageModelPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NeighbourPart:
-    """Per place the nearest keys: the entry of the token that followed (-1: nobody wants it), and the distance."""
+    """Per place the nearest keys: the entry of the token that followed (-1: nobody wants it), and the distance.
+
+    `kinds` is how many different tokens followed the very nearest.
+    """
 
     entries: NDArray[np.int32]
     distances: NDArray[np.float32]
+    kinds: NDArray[np.int64]
 
     @property
     def closest(self) -> Floats:
@@ -70,7 +74,9 @@ class PromptObservations:
         part = self.ric if "ric" in method else self.lm
         assert part is not None, "the prompts were read without passages"
         ngram = self.ngram
-        features = Features(part.peaks, self._closest(part.peaks, settings), ngram.lengths, ngram.totals, ngram.kinds)
+        near_kinds = np.zeros_like(ngram.lengths) if self.neighbours is None else self.neighbours.kinds
+        closest = self._closest(part.peaks, settings)
+        features = Features(part.peaks, closest, near_kinds, ngram.lengths, ngram.totals, ngram.kinds)
         weights = component_weights(settings.gates(method, features))
         columns = [part.entries[:, None]]
         if "knn" in method:

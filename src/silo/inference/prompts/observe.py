@@ -170,16 +170,18 @@ class _Observer:
         settings = self._predictor.settings
         entries = np.full((len(keys), settings.k), -1, dtype=np.int32)
         distances = np.full((len(keys), settings.k), np.inf, dtype=np.float32)
+        kinds = np.zeros(len(keys), dtype=np.int64)
         for at in range(0, len(keys), _SEARCHED_AT_ONCE):
             part = slice(at, min(at + _SEARCHED_AT_ONCE, len(keys)))
             near = self._retriever.neighbours(keys[part], settings.k, settings.probes)
             found = near.distances.shape[1]
             distances[part, :found] = near.distances
+            kinds[part] = near.kinds
             for place in range(part.start, part.stop):
                 values = np.where(near.rows[place - at] >= 0, near.values[place - at], -1)
                 entries[place, :found] = self._entries_of(place, values)
             self._advance("knn", part.stop, len(keys))
-        return NeighbourPart(entries, distances)
+        return NeighbourPart(entries, distances, kinds)
 
     def _count(self) -> NgramPart:
         part = self._no_counts()
