@@ -162,7 +162,7 @@ def test_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
         lambda found: {"format": found["format"]},
         lambda found: _with(found, k=10.5),
         lambda found: _with(found, k="many"),
-        lambda found: _with(found, tau=0),
+        lambda found: _with(found, tau=-1),
         lambda found: _with(found, unheard_of=1),
         lambda found: _with(found, ric={"variant": "odd"}),
         lambda found: _with(found, knn={"nodes": [], "weights": 1.5}),

@@ -27,6 +27,7 @@ from silo.lm.windows import Windows
 from silo.pairing import create_store
 from silo.search.knn.codec import Codec
 from silo.store.policy import Policy
+from silo.store.view import NEAREST, Neighbours
 from silo.text.stream import TokenStream
 from tests.inference.world import TEXTS, documents, ids_of, make_model, make_store
 from tests.store.small import document
@@ -246,3 +247,19 @@ def test_the_likelihood_of_a_continuation_is_the_sum_over_its_tokens(place: Path
     greedy = session.answer("The quick", max_tokens=4, temperature=0.0)
     (likely,) = session.loglikelihood([("The quick", "".join(step.text for step in greedy.steps))])
     assert likely.is_greedy and likely.logprob > session.loglikelihood([("The quick", "zzzz")])[0].logprob
+
+
+def test_a_tau_that_nobody_chose_follows_the_codec(place: Path) -> None:
+    predictor = open_predictor(place / "model", [place / "store"], method="knn", settings=Settings(k=20))
+    assert predictor.settings.tau == pytest.approx(predictor.stores[0].codec.spread / 8)
+    predictor.settings = Settings(k=20, tau=3.0)
+    assert predictor.settings.tau == 3.0
+
+
+def test_kinds_are_the_different_tokens_after_the_nearest() -> None:
+    rows = np.array([[0, 1, 2, 3, -1], [-1, -1, -1, -1, -1]])
+    values = np.array([[7, 9, 7, 0, 0], [0, 0, 0, 0, 0]])
+    near = Neighbours(rows * 0, rows, rows, values, np.zeros((2, 5), dtype=np.float32), ())
+    assert near.kinds.tolist() == [3, 0]
+    many = np.arange(40)[None]
+    assert Neighbours(many, many, many, many, np.zeros((1, 40), dtype=np.float32), ()).kinds.tolist() == [NEAREST]

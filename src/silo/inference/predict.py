@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +19,7 @@ from silo.inference.context import ContextProvider, InContext, RicContext
 from silo.inference.guard import Guard
 from silo.inference.mix import Floats, add_counts, add_neighbours, component_weights, neighbour_weights
 from silo.inference.retrieval import Ints, NgramLevel, Retriever, reading
-from silo.inference.settings import METHODS, ORDERS, Features, Settings, parse_method
+from silo.inference.settings import METHODS, ORDERS, SPREAD_SHARE, Features, Settings, parse_method
 from silo.lm.engine.decoder import Decoder, DecoderOutput, DecodingModel, MakeDraft, Reading, read_together
 from silo.lm.engine.weights import Storage
 from silo.lm.windows import Windows
@@ -145,6 +145,16 @@ class Predictor:
         """Read on along the longest match of a store, where that saves time; what is written does not change."""
 
     @property
+    def settings(self) -> Settings:
+        """How stores are read and mixed; a tau that was left open is that of their codec."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        is_open = "knn" in self.method and not settings.tau
+        self._settings = replace(settings, tau=_usual_tau(self.stores)) if is_open else settings
+
+    @property
     def model(self) -> LanguageModel:
         """The network, for passes over whole texts; loaded if it is not yet."""
         return self.opened.language_model
@@ -181,6 +191,12 @@ class Predictor:
         changed = self.with_options(self.method, self.settings, self.policy)
         changed.context = context
         return changed
+
+
+def _usual_tau(stores: Sequence[Store]) -> float:
+    """A tau that suits the distances between keys of the stores, which have one codec."""
+    codec = next(store.codec for store in stores if store.codec is not None)
+    return SPREAD_SHARE * codec.spread
 
 
 def offered_methods(stores: Sequence[Store]) -> frozenset[str]:

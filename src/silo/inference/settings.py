@@ -34,7 +34,9 @@ PEAKS = (0.05, 0.35, 0.75, 0.97)
 """Nodes of the gate of exact matches: tokens of the context, how often anything followed it, what part of that was
 different tokens, and the LM's peak."""
 KINDS = (1.0, 2.0, 4.0, 8.0)
-"""Nodes of the gate of neighbours: different tokens among the nearest."""
+"""Nodes of the gate of neighbours, besides the LM's peak: different tokens among the nearest."""
+SPREAD_SHARE = 0.125
+"""A tau that nobody chose is such a part of the codec's spread: it then suits keys of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,13 @@ class Ric:
         _require(min(sizes) >= 0, "numbers of tokens are not negative")
 
 
+def _knn_guess() -> Gate:
+    """Untuned: trust grows with the sameness of what followed the nearest, and with the doubt of the LM."""
+    peaks, kinds = np.array(PEAKS), np.array(KINDS)
+    odds = np.outer(1.0 - peaks, 4.0 / kinds**1.5)
+    return Gate(((0.0,), PEAKS, KINDS), (odds / (1.0 + odds))[None])
+
+
 def _ngram_guess() -> Gate:
     """Untuned: trust grows with the length of the match, the sameness of what followed, and the doubt of the LM."""
     lengths, varieties, peaks = np.array(MATCH_LENGTHS), np.array(VARIETIES), np.array(PEAKS)
@@ -78,20 +87,20 @@ def ngram_gate(weights: Floats) -> Gate:
 class Settings:
     """`knn` is lambda, a constant or a gate over (nearest distance, LM peak, kinds of the nearest); `ngram` one over
     (match length, count, variety, LM peak). `skip`: no token search where the LM gives one token at least this much;
-    off at 1.
+    off at 1. `tau` 0 follows the codec of the stores.
     """
 
     k: int = 1024
-    tau: float = 5.0
+    tau: float = 0.0
     probes: int = PROBES
-    knn: Gate = field(default_factory=lambda: Gate.constant(0.25))
+    knn: Gate = field(default_factory=_knn_guess)
     ngram: Gate = field(default_factory=_ngram_guess)
     skip: float = 1.0
     ric: Ric = field(default_factory=Ric)
 
     def __post_init__(self) -> None:
         _require(isinstance(self.k, int) and 1 <= self.k <= 32_768, "k is 1 to 32,768")
-        _require(self.tau > 0 and np.isfinite(self.tau), "tau is a positive number")
+        _require(self.tau >= 0 and np.isfinite(self.tau), "tau is a positive number, or 0 for one that suits the codec")
         _require(isinstance(self.probes, int) and self.probes >= 1, "at least one list is probed")
         _require(0 < self.skip <= 1, "skip is a probability")
 

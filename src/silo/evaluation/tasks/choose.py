@@ -69,7 +69,7 @@ def default_choice(data: Labelled, method: Method, base: Settings) -> Choice:
     if "knn" not in method:
         return Choice(base)
     tau = float(f"{data.middle_distance / 8:.2g}")
-    return Choice(replace(base, tau=tau), {"k": base.k, "tau": tau, "lambda": float(base.knn.weights)})
+    return Choice(replace(base, tau=tau), {"k": base.k, "tau": tau, "lambda": float(base.knn.weights.mean())})
 
 
 def choose(

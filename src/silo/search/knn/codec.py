@@ -119,6 +119,11 @@ class Codec:
             getattr(self.arrays, name).setflags(write=False)
         object.__setattr__(self, "fingerprint", _fingerprint(self.settings, self.arrays))
 
+    @property
+    def spread(self) -> float:
+        """The mean square of what codes say beyond the list: how far apart keys of a list are."""
+        return float(np.square(self.arrays.codebooks.astype(np.float64)).sum(axis=2).mean(axis=1).sum())
+
     @classmethod
     def learn(cls, keys: ArrayLike, settings: CodecSettings, *, advance: Advance = lambda *_: None) -> Self:
         """Learn from sample keys [rows, width]; the settings are first fitted to the number of samples."""
