@@ -34,7 +34,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--settings", metavar="NAME", help="settings saved by `silo store tune`")
     parser.add_argument("--home", metavar="DIR", help="the home folder; $SILO_HOME or ./silo-home without it")
     parser.add_argument("--policy", default="", metavar="EXPR", help="""for example 'tier <= "by" and owner != "x"'""")
-    parser.add_argument("--lambda", dest="lam", type=float, metavar="W", help="fixed weight of the neighbours; 0.25")
+    parser.add_argument(
+        "--lambda", dest="lam", type=float, metavar="W", help="fixed weight of the neighbours; a gate without it"
+    )
     parser.add_argument("--k", type=int, metavar="N", help="neighbours; 1024 where no settings say otherwise")
     parser.add_argument("--tau", type=float, metavar="T", help="temperature of the neighbours' distances; by the codec")
     parser.add_argument("--probes", type=int, metavar="N", help="lists that a token search reads; 8")

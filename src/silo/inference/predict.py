@@ -151,8 +151,12 @@ class Predictor:
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
+        self._settings = self.with_tau(settings)
+
+    def with_tau(self, settings: Settings) -> Settings:
+        """Settings whose tau, where it was left open, is that of the stores' codec."""
         is_open = "knn" in self.method and not settings.tau
-        self._settings = replace(settings, tau=_usual_tau(self.stores)) if is_open else settings
+        return replace(settings, tau=_usual_tau(self.stores)) if is_open else settings
 
     @property
     def model(self) -> LanguageModel:

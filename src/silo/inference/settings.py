@@ -118,6 +118,7 @@ class Settings:
     def with_values(self, **values: Any) -> Settings:
         """These settings with some replaced; None leaves a value as it is, `lam` is a fixed lambda."""
         given = {name: value for name, value in values.items() if value is not None}
+        _require(given.get("tau", 1) > 0, "a given tau is above 0")
         if (weight := given.pop("lam", None)) is not None:
             _require(0 <= weight <= 1, "lambda is between 0 and 1")
             given["knn"] = Gate.constant(weight)

@@ -121,10 +121,11 @@ class _Evaluation:
     def _rows(self, reported: Labelled, chosen_on: Labelled | None, method: Method) -> dict[str, Row]:
         """All ways of scoring one method."""
         ways = variants(self._task, self._verbaliser)
-        base = self._options.settings(method) if self._options.settings else self._predictor.settings
+        named = self._options.settings
+        base = self._predictor.with_tau(named(method)) if named else self._predictor.settings
         if not method & {"knn", "ngram"}:
             return _scored(reported, method, dict.fromkeys(ways, Choice(base)), "none needed")
-        if self._options.settings:
+        if named:
             return _scored(reported, method, dict.fromkeys(ways, Choice(base)), "named")
         if chosen_on is not None:
             every = np.ones(len(chosen_on.labels), dtype=np.bool_)
