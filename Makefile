@@ -77,7 +77,7 @@ reliability: setup ## kill builds and stores over and over, cut the power, break
 		$(BIN)/pytest tests/reliability tests/server/test_schema.py -m 'slow or not slow' -n 2 --dist worksteal -rP
 	$(BIN)/pytest tests --ignore tests/reliability -m slow -n 2
 
-EXPERIMENTS ?= corpus-stats nonparametric parametric ngram-overlap scaling gap downstream optout attribution merged \
+EXPERIMENTS ?= corpus-stats nonparametric parametric ngram-overlap scaling gap downstream optout attribution merged gates \
 	ric-variants fair-ric approximation extraction runtime models upsampling no-code
 KEPT := docs/results/experiments
 experiments: setup ## the paper's tables and figures again on ../shared/data (many hours, resumes) and their report

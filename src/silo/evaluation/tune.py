@@ -203,14 +203,12 @@ class _Fit:
 
     def _fixed(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         """One lambda; matches are always weighed by what they are."""
-        return _fitted(observed, method, base, rows, Gate.constant(0.0))
+        return fit_weights(observed, method, base, rows, Gate.constant(0.0), ngram_gate(np.zeros(1)))
 
     def _adaptive(self, observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_]) -> Settings:
         if "knn" not in method:
             return self._fixed(observed, method, base, rows)
-        near = observed.features.closest[rows & np.isfinite(observed.features.closest)]
-        lines = (_rising(np.quantile(near, _QUANTILES)), PEAKS, KINDS)
-        return _fitted(observed, method, base, rows, Gate(lines, np.zeros(tuple(map(len, lines)))))
+        return fit_weights(observed, method, base, rows, neighbour_gate(observed, rows), ngram_gate(np.zeros(1)))
 
     def _perplexity(self, probabilities: Floats) -> float:
         return float(np.exp(-np.log(np.maximum(probabilities[self.counted], 1e-300)).mean()))
@@ -225,11 +223,21 @@ class _Fit:
 
 def fit_matches(observed: Observations, counted: NDArray[np.bool_]) -> Settings:
     """The weights of exact matches over whatever stands in the LM's place."""
-    return _fitted(observed, frozenset({"ngram"}), Settings(), counted, Gate.constant(0.0))
+    gates = Gate.constant(0.0), ngram_gate(np.zeros(1))
+    return fit_weights(observed, frozenset({"ngram"}), Settings(), counted, *gates)
 
 
-def _fitted(observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate) -> Settings:
-    ngram = ngram_gate(np.zeros(1))
+def neighbour_gate(observed: Observations, rows: NDArray[np.bool_]) -> Gate:
+    """A gate of neighbours that looks at all it can, with nodes for the distances that there are."""
+    near = observed.features.closest[rows & np.isfinite(observed.features.closest)]
+    lines = (_rising(np.quantile(near, _QUANTILES)), PEAKS, KINDS)
+    return Gate(lines, np.zeros(tuple(map(len, lines))))
+
+
+def fit_weights(
+    observed: Observations, method: Method, base: Settings, rows: NDArray[np.bool_], knn: Gate, ngram: Gate
+) -> Settings:
+    """The settings with weights that make some tokens likely, at the nodes of these gates."""
     uses: list[Use] = []
     if "knn" in method:
         features = observed.features

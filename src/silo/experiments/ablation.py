@@ -82,7 +82,7 @@ def run(lab: Lab, name: str) -> Result:
         _answer(recipe, ratios),
         recipe.paper,
         recipe.differences,
-        (_change_table(recipe, ratios), _domain_table(domains, figures)),
+        (change_table(recipe.base.name, recipe.methods, ratios), _domain_table(domains, figures)),
         {
             "recipe": asdict(recipe),
             "ratios": ratios,
@@ -90,7 +90,7 @@ def run(lab: Lab, name: str) -> Result:
                 change: {item.sums.domain: item.as_json() for item in items} for change, items in figures.items()
             },
         },
-        _plot(recipe, ratios),
+        plot_changes(recipe.base.name, recipe.methods, ratios),
     )
 
 
@@ -156,11 +156,16 @@ def _answer(recipe: Recipe, ratios: Ratios) -> str:
     return answer + "."
 
 
-def _change_table(recipe: Recipe, ratios: Ratios) -> Table:
-    lines = [(change, *(show_estimate(rows[row]["mean"], 3) for row in rows)) for change, rows in ratios.items()]
-    rows = list(next(iter(ratios.values()))) if ratios else []
-    title = f"Perplexity as a multiple of that of {recipe.base.name}, geometric mean of the domains (95 % interval)"
-    return Table(title, ("changed", *rows), tuple(lines))
+def change_table(base: str, methods: Sequence[str], ratios: Ratios) -> Table:
+    """The mean ratios of all changes, a column for each method that any of them concerns."""
+    shown = list(dict.fromkeys(row for rows in ratios.values() for row in rows))
+    columns = [*(method for method in methods if method in shown), *(row for row in shown if row not in methods)]
+    lines = [
+        (change, *(show_estimate(rows.get(row, {}).get("mean"), 3) for row in columns))
+        for change, rows in ratios.items()
+    ]
+    title = f"Perplexity as a multiple of that with {base}, geometric mean of the domains (95 % interval)"
+    return Table(title, ("changed", *columns), tuple(lines))
 
 
 def _domain_table(domains: Sequence[str], figures: Figures) -> Table:
@@ -179,28 +184,25 @@ def _domain_table(domains: Sequence[str], figures: Figures) -> Table:
     return Table(title, ("domain", "documents", "", *rows), tuple(lines))
 
 
-def _plot(recipe: Recipe, ratios: Ratios) -> bytes:
+def plot_changes(base: str, wanted: Sequence[str], ratios: Ratios) -> bytes:
     """The change on one axis, the ratio to the base on the other; small marks are single domains."""
     from matplotlib.figure import Figure
 
-    methods = [method for method in recipe.methods if method in next(iter(ratios.values()))]
+    methods = [method for method in wanted if any(method in rows for rows in ratios.values())]
     figure = Figure(figsize=(9, 1.6 + 0.5 * len(ratios)), layout="constrained")
     axes = figure.subplots()
     for at, row in enumerate(methods):
         places = [place + 0.7 * (at + 0.5 - len(methods) / 2) / len(methods) for place in range(len(ratios))]
         colour = ACCENTS[at % len(ACCENTS)]
-        draw_estimates(
-            axes, places, [rows[row]["mean"] for rows in ratios.values()], across=True, label=row, color=colour
-        )
+        means = [rows.get(row, {}).get("mean") for rows in ratios.values()]
+        draw_estimates(axes, places, means, across=True, label=row, color=colour)
         for place, rows in zip(places, ratios.values(), strict=True):
-            values = [item["value"] for item in rows[row]["domains"].values()]
+            values = [item["value"] for item in rows.get(row, {"domains": {}})["domains"].values()]
             axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.5, markersize=5)
     axes.axvline(1.0, color="#999999", linewidth=0.8)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
-    axes.set_xlabel(
-        f"perplexity / that of {recipe.base.name}; mean of the domains with its 95 % interval, | each domain"
-    )
+    axes.set_xlabel(f"perplexity / that with {base}; mean of the domains with its 95 % interval, | each domain")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     return figure_png(figure)

@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "scaling": "scaling",
     "gap": "ablation",
     "merged": "ablation",
+    "gates": "gates",
     "ric-variants": "ric",
     "fair-ric": "ric",
     "approximation": "approximation",

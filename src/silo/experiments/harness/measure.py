@@ -92,7 +92,7 @@ def _measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
         contestants = Contestants(
             model,
             stores,
-            _key_encoder(model, stores, setup.methods, windows),
+            key_encoder(model, stores, setup.methods, windows),
             setup.methods,
             {REFERENCE: lab.open_model(reference, codec=False)} if reference else {},
             {_searches(setup.methods): Settings(k=setup.neighbours, probes=setup.probes)},
@@ -106,9 +106,10 @@ def _measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
     return DomainSums.from_json(lab.cell("perplexity", key, score))
 
 
-def _key_encoder(
+def key_encoder(
     model: LanguageModel, stores: Sequence[Store], methods: Sequence[str], windows: Windows
 ) -> KeyEncoder | None:
+    """What makes keys of a text in these windows, where a method asks for them."""
     if not any("knn" in parse_method(method) for method in methods):
         return None
     encoder = find_key_encoder(model, stores, None)
