@@ -202,7 +202,7 @@ def plot_changes(base: str, wanted: Sequence[str], ratios: Ratios) -> bytes:
     axes.axvline(1.0, color="#999999", linewidth=0.8)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
-    axes.set_xlabel(f"perplexity / that with {base}; mean of the domains with its 95 % interval, | each domain")
+    axes.set_xlabel(f"perplexity / that with {base}\nmean of the domains with its 95 % interval, | each domain")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     return figure_png(figure)

@@ -10,7 +10,15 @@ from silo.evaluation.figures import DomainFigures, average_gap_closed, average_r
 from silo.evaluation.scoring import PLAIN, REFERENCE
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import Sample, Setup, known_domains, measure
-from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.result import (
+    ACCENTS,
+    Result,
+    Table,
+    draw_estimates,
+    figure_png,
+    show_estimate,
+    use_log_scale,
+)
 
 PAPER = {"knn": 91, "ric": 27}
 """Per cent of the gap that the paper's methods close."""
@@ -170,7 +178,6 @@ _PLOTTED = 1.5
 def _plot(figures: dict[str, list[DomainFigures]]) -> bytes:
     """Perplexity of every row as a multiple of the language model's, by domain."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure = Figure(figsize=(11, 4.5 * len(figures)), layout="constrained")
     for axes, (model, items) in zip(figure.subplots(len(figures), squeeze=False)[:, 0], figures.items(), strict=True):
@@ -182,11 +189,7 @@ def _plot(figures: dict[str, list[DomainFigures]]) -> bytes:
         axes.axhline(1.0, color="#999999", linewidth=0.8)
         axes.set_xticks(range(len(items)), [item.sums.domain for item in items], rotation=20, ha="right")
         axes.set_ylabel("perplexity / that of the model alone")
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=range(1, 10) if high < 5 * low else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        use_log_scale(axes)
         axes.set_title(f"{model}: test text, 95 % intervals over documents", loc="left")
         axes.legend(frameon=False, ncols=4, fontsize=8, title=_left_out(items, drawn), title_fontsize=8)
         axes.grid(alpha=0.3)

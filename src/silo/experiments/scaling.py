@@ -13,7 +13,16 @@ from silo.evaluation.intervals import Estimate
 from silo.evaluation.scoring import PLAIN
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import Floats, Sample, Setup, as_json, known_domains, measure
-from silo.experiments.harness.result import ACCENTS, INK, Result, Table, draw_estimates, figure_png, show_estimate
+from silo.experiments.harness.result import (
+    ACCENTS,
+    INK,
+    Result,
+    Table,
+    draw_estimates,
+    figure_png,
+    show_estimate,
+    use_log_scale,
+)
 
 FINE_TUNED = "fine-tuned"
 STRAIGHT = 0.98
@@ -304,5 +313,6 @@ def _draw_series(axes: Any, points: Sequence[Point]) -> None:
         axes.axhline(last.perplexity(FINE_TUNED)[0], color=INK, linewidth=1, linestyle="--", label="fine-tuned")
     axes.set_xscale("log")
     axes.set_xticks(sizes, [_show_tokens(size) for size in sizes])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
+    use_log_scale(axes)
     axes.grid(alpha=0.3)

@@ -99,6 +99,17 @@ def draw_estimates(
     axes.errorbar(*position, **{"xerr" if across else "yerr": errors}, **style)
 
 
+def use_log_scale(axes: Any) -> None:
+    """A logarithmic vertical axis with plain numbers, as many as the range has room for."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=range(1, 10) if high < 5 * low else (1, 2, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _distance(estimate: dict[str, Any], end: str) -> float:
     return 0.0 if estimate[end] is None else max(0.0, abs(estimate[end] - estimate["value"]))
 
