@@ -251,7 +251,9 @@ def test_the_likelihood_of_a_continuation_is_the_sum_over_its_tokens(place: Path
 
 def test_a_tau_that_nobody_chose_follows_the_codec(place: Path) -> None:
     predictor = open_predictor(place / "model", [place / "store"], method="knn", settings=Settings(k=20))
-    assert predictor.settings.tau == pytest.approx(predictor.stores[0].codec.spread / 8)
+    codec = predictor.stores[0].codec
+    assert codec is not None
+    assert predictor.settings.tau == pytest.approx(codec.spread / 8)
     predictor.settings = Settings(k=20, tau=3.0)
     assert predictor.settings.tau == 3.0
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from silo.evaluation.figures import DomainFigures, DomainSums, sum_rows
 from silo.evaluation.tune import fit_weights, neighbour_gate, tune
-from silo.experiments.ablation import Ratios, change_table, plot_changes
+from silo.experiments.ablations.changes import Ratios, change_table, plot_changes
 from silo.experiments.harness.lab import Lab
 from silo.experiments.harness.measure import (
     NEIGHBOURS,
