@@ -359,7 +359,7 @@ def test_softmax_is_exact_to_the_last_bits() -> None:
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"])
-@pytest.mark.parametrize("stored", [types.float32, types.uint16, types.int16])
+@pytest.mark.parametrize("stored", [types.float32, types.uint16, types.int16, types.uint8])
 def test_tiles_compile_for_plain_processors_without_calls(triple: str, stored: Any) -> None:
     """A call would be to a function that emulates an instruction: slow, or not there."""
     llvmlite.binding.initialize_all_targets()

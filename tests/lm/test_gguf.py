@@ -108,6 +108,23 @@ def test_what_the_package_quantises_comes_back(name: str, tmp_path: Path) -> Non
     assert np.abs(read_gguf(file).weights["w"] - values).max() <= tolerance
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_weights_of_simple_blocks_are_a_number_times_a_scale_plus_an_offset(name: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float32)
+    kind = GGMLQuantizationType[name]
+    content = read_gguf(write_tensor(tmp_path / "q.gguf", quantize(values, kind).tobytes(), int(kind)))
+    scales, offsets = (np.repeat(found, 32, axis=1) for found in content.blocks["w"])
+    numbers = np.round((content.weights["w"] - offsets) / scales)
+    assert numbers.min() >= 0
+    assert numbers.max() < 256
+    assert np.array_equal(numbers * scales + offsets, content.weights["w"])
+
+
+def test_weights_of_other_blocks_have_no_scales(tmp_path: Path) -> None:
+    blocks = np.zeros((ROWS * WIDTH // 256, GGML_QUANT_SIZES[Kind.Q6_K][1]), dtype=np.uint8)
+    assert not read_gguf(write_tensor(tmp_path / "k.gguf", blocks.tobytes(), int(Kind.Q6_K))).blocks
+
+
 def test_a_kind_that_is_not_read_and_rows_of_broken_blocks_are_refused(tmp_path: Path) -> None:
     for kind, shape in ((Kind.Q8_K, (1, 256)), (99, (1, 32)), (Kind.Q4_0, (2, 48)), (Kind.Q6_K, (1, 128))):
         with pytest.raises(SiloError, match="not-a-model"):
@@ -184,9 +201,9 @@ def tiny_weights() -> dict[str, NDArray[np.float32]]:
     ],
 )
 def test_facts_that_promise_other_weights_are_refused(change: dict[str, Any]) -> None:
-    assert build_llama(Gguf(FACTS, tiny_weights()), begin=3).config.num_hidden_layers == 1
+    assert build_llama(Gguf(FACTS, tiny_weights(), {}), begin=3).config.num_hidden_layers == 1
     with pytest.raises(SiloError) as caught:
-        build_llama(Gguf(FACTS | change, tiny_weights()), begin=3)
+        build_llama(Gguf(FACTS | change, tiny_weights(), {}), begin=3)
     assert caught.value.code == "not-a-model"
 
 
@@ -202,7 +219,7 @@ def test_facts_that_promise_other_weights_are_refused(change: dict[str, Any]) ->
     ],
 )
 def test_a_tokenizer_that_contradicts_itself_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    assert write_tokenizer(Gguf(FACTS, {}), tmp_path / "good").is_file()
+    assert write_tokenizer(Gguf(FACTS, {}, {}), tmp_path / "good").is_file()
     with pytest.raises(SiloError) as caught:
-        write_tokenizer(Gguf(FACTS | change, {}), tmp_path / "bad")
+        write_tokenizer(Gguf(FACTS | change, {}, {}), tmp_path / "bad")
     assert caught.value.code == "not-a-model"

@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from silo.errors import SiloError
+from silo.lm.engine.engine import Engine
 from silo.lm.importers.import_model import import_model
 from silo.lm.manifest import verify_files
 from silo.lm.model import LanguageModel
@@ -501,6 +502,36 @@ def test_a_gguf_file_computes_what_its_quantised_weights_say(gguf_file: tuple[Pa
     assert model.manifest["source"]["kind"] == "gguf"
     assert model.manifest["training_data"] == "unknown"
     assert_template_is_kept(model)
+
+
+def test_the_decode_engine_keeps_the_blocks_of_a_gguf_file(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:
+    file, _ = gguf_file
+    import_model(str(file), tmp_path / "ours")
+    packed, plain = Engine.open(tmp_path / "ours"), Engine.open(tmp_path / "ours", storage="float32")
+    assert (packed.storage, plain.storage) == ("blocks", "float32")
+    assert packed.weight_bytes < 0.4 * plain.weight_bytes
+    ids, rows = np.random.default_rng(0).integers(0, 258, 60), [1, 2, 3, 5, 9, 40]  # tiles of all kinds, and of several
+    found: list[list[Any]] = []
+    for engine in (packed, plain):
+        slot, at = engine.claim_slot(), 0
+        found.append([])
+        for count in rows:
+            found[-1].append(engine.forward(ids[at : at + count], range(at, at + count), [slot] * count))
+            at += count
+    for ours, theirs in zip(*found, strict=True):
+        assert np.array_equal(ours.logits, theirs.logits)
+        assert np.array_equal(ours.feed_forward, theirs.feed_forward)
+
+
+def test_blocks_that_are_not_those_of_the_weights_are_refused(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:
+    import_model(str(gguf_file[0]), tmp_path / "ours")
+    blocks = tmp_path / "ours" / "model.blocks"
+    whole = bytearray(blocks.read_bytes())
+    whole[-3] ^= 1
+    blocks.write_bytes(whole)
+    with pytest.raises(SiloError, match="does not give the weights") as refused:
+        Engine.open(tmp_path / "ours")
+    assert refused.value.code == "model-damaged"
 
 
 def test_a_damaged_gguf_file_is_refused(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:

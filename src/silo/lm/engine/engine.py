@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from silo.errors import SiloError
 from silo.lm.engine.kernel import (
+    BLOCK_BYTES,
+    BLOCKS,
     FLOAT32,
     PAGE,
     PAIR,
@@ -36,6 +38,7 @@ from silo.lm.engine.kernel import (
     Outputs,
     Tokens,
     Workspace,
+    pack_blocks,
     pack_rows,
     run_pass,
     softmax,
@@ -113,6 +116,8 @@ def warm() -> None:
     softmax(np.zeros(1, dtype=np.float32), np.zeros(1))
     for kind in (np.uint32, np.uint16):
         pack_rows(np.zeros((1, 1), dtype=kind), np.zeros((1, 1, PANEL), dtype=kind), 0, 0, 1)
+    block, none = np.zeros((1, BLOCK_BYTES), dtype=np.uint8), np.zeros((0, 1), dtype=np.float32)
+    pack_blocks(none, none, none, block, block.view(np.float32), 0, 0, 1)
 
 
 def core_count() -> int:
@@ -334,7 +339,7 @@ class Engine:
             shape.feed_width,
         )
         queries = max(QUERY_ROWS, shape.heads // shape.key_heads)
-        return Workspace(
-            *(np.empty((rows, size), dtype=np.float32) for size in sizes),
-            *(np.empty((self._threads, queries, size), dtype=np.float32) for size in (head, head, positions)),
-        )
+        longest = max(sizes[1], sizes[3], sizes[5]) if network.stored == BLOCKS else 0
+        rooms: list[tuple[int, ...]] = [(rows, size) for size in sizes]
+        rooms += [(self._threads, queries, size) for size in (head, head, positions)]
+        return Workspace(*(np.empty(room, np.float32) for room in (*rooms, (self._threads, PAIR * longest))))

@@ -67,16 +67,22 @@ _SPINS = 4000
 """How often a waiting thread looks before it lets others have the processor; some ten microseconds."""
 
 
-FLOAT32, BF16, FP16 = 0, 1, 2
+FLOAT32, BF16, FP16, BLOCKS = 0, 1, 2, 3
 """How weights are stored. Known when the code runs, so that it is compiled once for all."""
-_STORED = (types.float32, types.uint16, types.int16)
+_STORED = (types.float32, types.uint16, types.int16, types.uint8)
+BLOCK = 32
+"""Inputs of a block: their weights are whole numbers of 8 bits, times a scale, plus an offset, of each output."""
+_HEAD = 2 * 4 * PANEL
+"""Bytes of a panel's block before its numbers: the scales and the offsets, in float32."""
+BLOCK_BYTES = _HEAD + BLOCK * PANEL
 
 
 class Network(NamedTuple):
     """Weights and shape. Matrices are given as bytes, those of all layers stacked."""
 
     stored: int
-    embedding: UInt8s  # [panels, width, bytes of PANEL weights]; the same array as `head` where they are tied
+    embedding: UInt8s  # [panels, width, bytes of PANEL weights]; the same array as `head` where they are tied.
+    #                    Of BLOCKS, a panel's bytes are block after block instead: `BLOCK_BYTES` for BLOCK inputs.
     head: UInt8s
     attention_in: UInt8s  # [layers, panels, width, bytes]: queries, keys and values
     attention_out: UInt8s
@@ -129,6 +135,7 @@ class Workspace(NamedTuple):
     queries: Float32s  # [threads, QUERY_ROWS, padded head width]
     sums: Float32s
     scores: Float32s  # [threads, QUERY_ROWS, positions]
+    unpacked: Float32s  # [threads, weights of two panels], where weights are kept in blocks
 
 
 class Outputs(NamedTuple):
@@ -149,10 +156,12 @@ def _shaped(like: Any, element: Any) -> Any:
 
 
 def _widen(builder: Any, value: Any, stored: Any) -> Any:
-    """float32 of stored weights, one or a vector: exact for every finite number."""
+    """float32 of stored numbers, one or a vector: exact for every finite number."""
     if stored == types.float32:
         return value
     word, real = _shaped(value.type, ir.IntType(32)), _shaped(value.type, ir.FloatType())
+    if stored == types.uint8:
+        return builder.sitofp(builder.zext(value, word), real)
     if stored == types.uint16:  # bf16 is the upper half of a float32
         return builder.bitcast(builder.shl(builder.zext(value, word), _splat(word, 16)), real)
     # fp16: move sign, exponent and fraction to their places; the exponent is then 112 too small. Not the processor's
@@ -176,7 +185,7 @@ def _make_reader(stored: Any) -> Any:
     return read
 
 
-_read_float32, _read_bf16, _read_fp16 = map(_make_reader, _STORED)
+_read_float32, _read_bf16, _read_fp16, _read_code = map(_make_reader, _STORED)
 
 
 def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
@@ -249,6 +258,7 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
     vector, size = ir.VectorType(real, _LANES), stored.bitwidth // 8
     raw_vector = vector if stored == types.float32 else ir.VectorType(ir.IntType(stored.bitwidth), _LANES)
     columns = [(panel, at) for panel in range(panels) for at in range(PANEL // _LANES)]
+    block, head = (integer(BLOCK), _HEAD) if stored == types.uint8 else (length, 0)  # others are of one block
 
     def load(address: Any, type_: Any, align: int) -> Any:
         value = builder.load(builder.inttoptr(address, type_.as_pointer()))
@@ -260,14 +270,34 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
 
     x_rows = [shift(x, x_bytes, row) for row in range(rows)]
     w_panels = [shift(weights, panel_bytes, panel) for panel in range(panels)]
-    before, loop, end = builder.block, builder.append_basic_block("input"), builder.append_basic_block("end")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    step = builder.phi(integer)
-    step.add_incoming(integer(0), before)
-    sums = {(row, *column): builder.phi(vector) for row in range(rows) for column in columns}
-    for total in sums.values():
+    places = [(row, *column) for row in range(rows) for column in columns]
+    before, end = builder.block, builder.append_basic_block("end")
+    outer, loop, after = (builder.append_basic_block(name) for name in ("block", "input", "next"))
+    builder.branch(outer)
+
+    builder.position_at_end(outer)
+    start, begun, w_start = builder.phi(integer), {place: builder.phi(vector) for place in places}, builder.phi(integer)
+    for counter in (start, w_start):
+        counter.add_incoming(integer(0), before)
+    for total in begun.values():
         total.add_incoming(_splat(vector, 0.0), before)
+    w_blocks = [builder.add(panel, w_start) for panel in w_panels]
+    scales, offsets = (
+        {
+            (panel, at): load(builder.add(w_blocks[panel], integer(first + 4 * at * _LANES)), vector, 4)
+            for panel, at in columns
+            if head
+        }
+        for first in (0, 4 * PANEL)
+    )
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    inside, sums = builder.phi(integer), {place: builder.phi(vector) for place in places}
+    inside.add_incoming(integer(0), outer)
+    for place, total in sums.items():
+        total.add_incoming(begun[place], outer)
+    step = builder.add(start, inside)
 
     def read_input(row: int) -> Any:
         one = load(builder.add(x_rows[row], builder.shl(step, integer(2))), real, 4)
@@ -276,15 +306,17 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
         return builder.shuffle_vector(lanes, ir.Constant(vector, ir.Undefined), spread)
 
     def read_weight(panel: int, at: int) -> Any:
-        place = builder.add(w_panels[panel], builder.mul(step, integer(PANEL * size)))
-        return _widen(builder, load(builder.add(place, integer(at * _LANES * size)), raw_vector, size), stored)
+        place = builder.add(w_blocks[panel], builder.mul(inside, integer(PANEL * size)))
+        value = load(builder.add(place, integer(head + at * _LANES * size)), raw_vector, size)
+        number = _widen(builder, value, stored)
+        return _multiply_add(builder, number, scales[panel, at], offsets[panel, at]) if head else number
 
     def add(row: int, column: tuple[int, int], weight: Any, spread: Any) -> None:
         old = sums[row, *column]
         sums[row, *column] = _multiply_add(builder, weight, spread, old)
         old.add_incoming(sums[row, *column], loop)
 
-    if rows >= _FEW_ROWS:
+    if rows >= _FEW_ROWS or head:
         _fetch(builder, builder.add(ahead, builder.mul(step, ahead_step)))
     # Registers are scarce: of inputs and weights, whichever are fewer are held while the others pass by.
     if rows > len(columns):
@@ -299,9 +331,18 @@ def _write_tile(builder: Any, arguments: Any, stored: Any, rows: int, panels: in
             weight = read_weight(*column)
             for row, spread in enumerate(held):
                 add(row, column, weight, spread)
-    following = builder.add(step, integer(1))
-    step.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed("<", following, length), loop, end)
+    following = builder.add(inside, integer(1))
+    inside.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed("<", following, block), loop, after)
+
+    builder.position_at_end(after)
+    next_start = builder.add(start, block)
+    start.add_incoming(next_start, after)
+    w_start.add_incoming(builder.add(w_start, integer(BLOCK_BYTES)), after)
+    for place, total in begun.items():
+        total.add_incoming(sums[place], after)
+    builder.cbranch(builder.icmp_signed("<", next_start, length), outer, end)
+
     builder.position_at_end(end)
     for (row, panel, at), total in sums.items():
         place = builder.add(shift(y, y_bytes, row), integer(4 * (panel * PANEL + at * _LANES)))
@@ -316,6 +357,41 @@ _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
 )
 
 
+@intrinsic
+def _unpack_input(_: Any, _scales: Any, _codes: Any, _target: Any) -> Any:
+    """The weights of one input of a panel in blocks as float32."""
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        integer = ir.IntType(64)
+        vector, code = (ir.VectorType(kind, _LANES) for kind in (ir.FloatType(), ir.IntType(8)))
+
+        def place(address: Any, by: int, kind: Any) -> Any:
+            return builder.inttoptr(builder.add(address, integer(by)), kind.as_pointer())
+
+        scales, codes, target = arguments
+        for at in range(0, PANEL, _LANES):
+            read = [(scales, 4 * at, vector), (scales, 4 * (PANEL + at), vector), (codes, at, code)]
+            scale, offset, number = (builder.load(place(*item)) for item in read)
+            scale.align = offset.align = 4
+            number.align = 1
+            weight = _multiply_add(builder, _widen(builder, number, types.uint8), scale, offset)
+            builder.store(weight, place(target, 4 * at, vector)).align = 4
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+_unpack_one: Any = _unpack_input
+
+
+@numba.njit(nogil=True)
+def _unpack(panel: int, length: int, target: int) -> None:
+    """A panel in blocks as float32."""
+    for at in range(length):
+        block = panel + at // BLOCK * BLOCK_BYTES
+        _unpack_one(block, block + _HEAD + at % BLOCK * PANEL, target + 4 * at * PANEL)
+
+
 @numba.njit(nogil=True)
 def _multiply(
     stored: int,
@@ -328,58 +404,67 @@ def _multiply(
     y: int,
     y_bytes: int,
     rows: int,
+    room: int,
 ) -> None:
-    """y += x times pairs of panels that begin at an address."""
+    """y += x times pairs of panels that begin at an address. Panels in blocks are unpacked in `room` for many rows."""
     for first in range(0, rows, _BLOCK_ROWS):
         block = min(_BLOCK_ROWS, rows - first)
         panels = 2 if block <= _FEW_ROWS else _TILE_PANELS
         tiles = (block + _TILE_ROWS - 1) // _TILE_ROWS
-        weight_bytes = 4 if stored == FLOAT32 else 2
-        fetched = panels * PANEL * weight_bytes // tiles  # at each input of each tile, of the panels that come next
+        fetched = panels * (panel_bytes // length) // tiles  # at each input of each tile, of the panels that come next
         for panel in range(0, 2 * pairs, panels):
             w, target = weights + panel * panel_bytes, y + first * y_bytes + 4 * PANEL * panel
+            if stored == BLOCKS and tiles > 1:
+                for at in range(panels):
+                    _unpack(w + at * panel_bytes, length, room + at * 4 * PANEL * length)
+                kind, read, read_bytes = FLOAT32, room, 4 * PANEL * length
+            else:
+                kind, read, read_bytes = stored, w, panel_bytes
             for tile in range(tiles):  # of as equal sizes as can be
                 low, high = block * tile // tiles, block * (tile + 1) // tiles
                 xt, yt = x + (first + low) * x_bytes, target + low * y_bytes
                 ahead = w + panels * panel_bytes + tile * fetched * length
                 here = high - low
                 if here == 1:
-                    _tile_1x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_1x2(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 2:
-                    _tile_2x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_2x2(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 3 and panels == 2:
-                    _tile_3x2(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_3x2(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 3:
-                    _tile_3(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_3(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 4:
-                    _tile_4(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_4(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 5:
-                    _tile_5(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_5(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 6:
-                    _tile_6(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_6(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 elif here == 7:
-                    _tile_7(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_7(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
                 else:
-                    _tile_8(stored, w, panel_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
+                    _tile_8(kind, read, read_bytes, length, xt, x_bytes, yt, y_bytes, ahead, fetched)
 
 
 @numba.njit(nogil=True)
-def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, first: int, last: int) -> None:
+def _add_product(stored: int, matrix: UInt8s, x: Float32s, y: Float32s, first: int, last: int, room: Float32s) -> None:
     """y += x times pairs of panels of a matrix [panels, inputs, bytes]."""
     rows = len(y)
     panel_bytes = matrix.strides[0]
     weights, target = matrix.ctypes.data + 2 * first * panel_bytes, y.ctypes.data + 4 * PAIR * first
     source, x_bytes, y_bytes = x.ctypes.data, x.strides[0], y.strides[0]
-    _multiply(stored, weights, panel_bytes, matrix.shape[1], last - first, source, x_bytes, target, y_bytes, rows)
+    length, pairs = matrix.shape[1], last - first
+    _multiply(stored, weights, panel_bytes, length, pairs, source, x_bytes, target, y_bytes, rows, room.ctypes.data)
 
 
 @numba.njit(nogil=True)
-def _project(stored: int, matrix: UInt8s, bias: Float32s, x: Float32s, y: Float32s, first: int, last: int) -> None:
+def _project(
+    stored: int, matrix: UInt8s, bias: Float32s, x: Float32s, y: Float32s, first: int, last: int, room: Float32s
+) -> None:
     """y = bias + x times pairs of panels."""
     for row in range(len(y)):
         for column in range(PAIR * first, PAIR * last):
             y[row, column] = bias[column]
-    _add_product(stored, matrix, x, y, first, last)
+    _add_product(stored, matrix, x, y, first, last, room)
 
 
 @intrinsic
@@ -643,7 +728,7 @@ def _attend(
     for number in range((span + PAGE - 1) // PAGE):
         keys, here = _page_address(network, pages[number], layer, head), min(PAGE, span - number * PAGE)
         pairs, bytes_ = (here + PAIR - 1) // PAIR, 4 * width * PANEL
-        _multiply(FLOAT32, keys, bytes_, width, pairs, x, x_bytes, y + 4 * PAGE * number, y_bytes, rows)
+        _multiply(FLOAT32, keys, bytes_, width, pairs, x, x_bytes, y + 4 * PAGE * number, y_bytes, rows, 0)
     for at in range(rows):
         total = _score_softly(scores[at, :reach], tokens.positions[first + at // group] + 1)
         queries[at, 0] = _ONE / total
@@ -652,7 +737,7 @@ def _attend(
         values = _page_address(network, pages[number], layer, head) + 4 * PAGE * padded
         here = min(PAGE, span - number * PAGE)
         _multiply(
-            FLOAT32, values, 4 * PAGE * PANEL, here, padded // PAIR, x + 4 * PAGE * number, x_bytes, y, y_bytes, rows
+            FLOAT32, values, 4 * PAGE * PANEL, here, padded // PAIR, x + 4 * PAGE * number, x_bytes, y, y_bytes, rows, 0
         )
     for at in range(rows):
         row, start = first + at // group, (head * group + at % group) * width
@@ -691,18 +776,30 @@ def _activate(gated: Float32s, activated: Float32s, first: int, last: int, width
 
 
 @numba.njit(nogil=True)
+def _read_of_block(panel: int, lane: int, at: int) -> np.float32:
+    """One weight of a panel that is kept in blocks. In double precision the product is exact, as in a fused one."""
+    block = panel + at // BLOCK * BLOCK_BYTES
+    scale, offset = _read_float32(block + 4 * lane), _read_float32(block + 4 * PANEL + 4 * lane)
+    code = _read_code(block + _HEAD + at % BLOCK * PANEL + lane)
+    return np.float32(np.float64(code) * np.float64(scale) + np.float64(offset))
+
+
+@numba.njit(nogil=True)
 def _embed(network: Network, tokens: Tokens, stream: Float32s, first: int, last: int) -> None:
     table = network.embedding
     size = table.shape[2] // PANEL
     for row in range(first, last):
-        place = table.ctypes.data + tokens.ids[row] // PANEL * table.strides[0] + tokens.ids[row] % PANEL * size
+        panel, lane = table.ctypes.data + tokens.ids[row] // PANEL * table.strides[0], tokens.ids[row] % PANEL
+        place = panel + lane * size
         for at in range(table.shape[1]):
             if network.stored == FLOAT32:
                 stream[row, at] = _read_float32(place + at * table.strides[1])
             elif network.stored == BF16:
                 stream[row, at] = _read_bf16(place + at * table.strides[1])
-            else:
+            elif network.stored == FP16:
                 stream[row, at] = _read_fp16(place + at * table.strides[1])
+            else:
+                stream[row, at] = _read_of_block(panel, lane, at)
 
 
 @numba.njit(nogil=True)
@@ -735,14 +832,15 @@ def _run(
     part = 0 if own_rows else rank
     stream, normal, projected = scratch.stream[:rows], scratch.normal[top:bottom], scratch.projected[:rows]
     attended, gated, activated = scratch.attended[top:bottom], scratch.gated[top:bottom], scratch.activated[top:bottom]
-    here = stream[top:bottom]
+    here, room = stream[top:bottom], scratch.unpacked[rank]
     _embed(network, tokens, stream, low, high)
     for layer in range(layers):
         _normalise_rows(network, 2 * layer, stream, scratch.normal, low, high)
         _wait_for_others(meeting, sharing)
         matrix = network.attention_in[layer]
         first, last = _share(matrix, part, sharing)
-        _project(network.stored, matrix, network.attention_in_bias[layer], normal, projected[top:bottom], first, last)
+        bias = network.attention_in_bias[layer]
+        _project(network.stored, matrix, bias, normal, projected[top:bottom], first, last, room)
         _wait_for_others(meeting, sharing)
         for row in range(low, high):
             for head in range(network.key_heads):
@@ -753,19 +851,19 @@ def _run(
         matrix = network.attention_out[layer]
         first, last = _share(matrix, part, sharing)
         _add_bias(network.attention_out_bias[layer], here, first, last)
-        _add_product(network.stored, matrix, attended, here, first, last)
+        _add_product(network.stored, matrix, attended, here, first, last, room)
         _wait_for_others(meeting, sharing)
         _normalise_rows(network, 2 * layer + 1, stream, scratch.normal, low, high)
         _wait_for_others(meeting, sharing)
         matrix = network.feed_in[layer]
         first, last = _share(matrix, part, sharing)
-        _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, first, last)
+        _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, first, last, room)
         _activate(gated, activated, first, last, network.feed_width)
         _wait_for_others(meeting, sharing)
         matrix = network.feed_out[layer]
         first, last = _share(matrix, part, sharing)
         _add_bias(network.feed_out_bias[layer], here, first, last)
-        _add_product(network.stored, matrix, activated, here, first, last)
+        _add_product(network.stored, matrix, activated, here, first, last, room)
         _wait_for_others(meeting, sharing)
     _wait_for_others(meeting, ranks)
     for at in range(rank, len(tokens.wanted), ranks):
@@ -778,7 +876,7 @@ def _run(
     first, last = _share(network.head, rank, ranks)
     for at in range(len(tokens.wanted)):
         _clear(outputs.logits[at], PAIR * first, PAIR * last)
-    _add_product(network.stored, network.head, outputs.final, outputs.logits, first, last)
+    _add_product(network.stored, network.head, outputs.final, outputs.logits, first, last, room)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -860,3 +958,33 @@ def pack_rows(rows: Any, panels: Any, first: int, turn: int, turns: int) -> None
         panel, lane = (first + at) // PANEL * turns + turn, (first + at) % PANEL
         for column in range(rows.shape[1]):
             panels[panel, column, lane] = rows[at, column]
+
+
+@numba.njit(cache=True, nogil=True)
+def pack_blocks(
+    rows: Float32s,
+    scales: Float32s,
+    offsets: Float32s,
+    panels: UInt8s,
+    heads: Float32s,
+    first: int,
+    turn: int,
+    turns: int,
+) -> bool:
+    """As `pack_rows`, in blocks: False where scales and offsets [outputs, blocks] do not give the weights to the bit.
+
+    `panels` [panels, bytes] and `heads` [panels, floats] are the same memory.
+    """
+    for at in range(len(rows)):
+        panel, lane = (first + at) // PANEL * turns + turn, (first + at) % PANEL
+        for block in range(rows.shape[1] // BLOCK):
+            scale, offset, begin = np.float64(scales[at, block]), np.float64(offsets[at, block]), block * BLOCK_BYTES
+            heads[panel, begin // 4 + lane] = scale
+            heads[panel, begin // 4 + PANEL + lane] = offset
+            for inside in range(BLOCK):
+                weight = rows[at, block * BLOCK + inside]
+                code = 0.0 if scale == 0 else np.floor((weight - offset) / scale + 0.5)
+                if not (0 <= code <= 255 and np.float32(code * scale + offset) == weight):
+                    return False
+                panels[panel, begin + _HEAD + inside * PANEL + lane] = np.uint8(code)
+    return True

@@ -4,6 +4,9 @@
 transformers has to. `load_network` reads one slice of a tensor at a time, so that no second copy of the weights is
 ever in memory. Weights stay in the format of their file (float32, bf16 or fp16; float32 that is bf16 in every bit too),
 so that nothing is lost: all arithmetic is in float32. fp16 for a float32 file must be asked for.
+
+float32 weights that an importer made of quantised blocks are kept as such, in 10 bits instead of 32: a weight is a
+whole number times its block's scale plus its block's offset, which a multiply-add gives to the bit.
 """
 
 from __future__ import annotations
@@ -21,13 +24,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo.errors import SiloError
-from silo.lm.engine.kernel import BF16, FLOAT32, FP16, PAIR, PANEL, Float32s, Network, UInt8s, pack_rows
+from silo.lm.engine.kernel import (
+    BF16,
+    BLOCK,
+    BLOCK_BYTES,
+    BLOCKS,
+    FLOAT32,
+    FP16,
+    PAIR,
+    PANEL,
+    Float32s,
+    Network,
+    UInt8s,
+    pack_blocks,
+    pack_rows,
+)
 
 Storage = Literal["auto", "float32", "bf16", "fp16"]
-"""How weights are kept; `auto` as in their file."""
+"""How weights are kept; `auto` as in their file, or in blocks where that loses nothing."""
+BLOCKS_FILE = "model.blocks"
+"""Safetensors: NAME.scales and NAME.offsets [outputs, blocks] of matrices whose float32 were made of blocks."""
 
-_STORED = {"float32": FLOAT32, "bf16": BF16, "fp16": FP16}
-_BITS: dict[str, Any] = {"float32": np.uint32, "bf16": np.uint16, "fp16": np.uint16}
+_STORED = {"float32": FLOAT32, "bf16": BF16, "fp16": FP16, "blocks": BLOCKS}
+_BITS: dict[str, Any] = {"float32": np.uint32, "bf16": np.uint16, "fp16": np.uint16, "blocks": np.uint8}
 """Weights are moved as bits: what is not computed with cannot change."""
 _EXPONENTS = {"float32": 0x7F80_0000, "bf16": 0x7F80, "fp16": 0x7C00}
 """Bits that are all set in what is no finite number."""
@@ -204,8 +223,10 @@ class _Tensor:
 
 def load_network(root: Path, shape: Shape, storage: Storage = "auto") -> tuple[Network, str]:
     """The weights of a model directory, and how they are kept; refused where they are not those of the shape."""
+    blocks = root / BLOCKS_FILE
     try:
-        tensors = {name: tensor for file in sorted(root.glob("*.safetensors")) for name, tensor in _read_header(file)}
+        files = [*sorted(root.glob("*.safetensors")), *([blocks] if blocks.is_file() else [])]
+        tensors = {name: tensor for file in files for name, tensor in _read_header(file)}
         _require_tensors(tensors, shape)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SiloError("not-a-model", f"{root}: {error}") from error
@@ -260,11 +281,20 @@ def _require_tensors(tensors: Mapping[str, _Tensor], shape: Shape) -> None:
 def _choose_storage(tensors: Mapping[str, _Tensor], shape: Shape) -> str:
     """What keeps every matrix as it is, in the fewest bytes."""
     kinds = {_IN_FILE[tensors[name].kind] for name, _ in _matrices(shape)}
+    if kinds == {"float32"} and all(_has_blocks(tensors, name) for name, _ in _matrices(shape)):
+        return "blocks"
     if kinds != {"float32"}:
         return kinds.pop() if len(kinds) == 1 else "float32"
     slices = (part for name, _ in _matrices(shape) for part in _read_slices(tensors[name]))
     exact = all(not (part.view(np.uint32) & 0xFFFF).any() for part in slices)
     return "bf16" if exact else "float32"
+
+
+def _has_blocks(tensors: Mapping[str, _Tensor], name: str) -> bool:
+    rows, width = tensors[name].shape
+    parts = [tensors.get(f"{name}.{part}") for part in ("scales", "offsets")]
+    fitting = (part is not None and part.kind == "F32" and part.shape == (rows, width // BLOCK) for part in parts)
+    return width % BLOCK == 0 and all(fitting)
 
 
 def _read_slices(tensor: _Tensor) -> Iterator[NDArray[Any]]:
@@ -355,16 +385,18 @@ class _Packer:
         )
 
     def _panels(self, *axes: int) -> NDArray[Any]:
-        return _zeros_in_huge_pages(axes, _BITS[self.storage])
+        """Room for panels [..., inputs, PANEL or, of blocks, the bytes that an input takes]."""
+        size = BLOCK_BYTES // BLOCK if self.storage == "blocks" else PANEL
+        return _zeros_in_huge_pages((*axes, size), _BITS[self.storage])
 
     def _one(self, name: str) -> UInt8s:
         rows, width = self.tensors[name].shape
-        panels = self._panels(_padded(rows) // PANEL, width, PANEL)
+        panels = self._panels(_padded(rows) // PANEL, width)
         self._pack(name, panels)
         return panels.view(np.uint8)
 
     def _stack(self, names: Sequence[tuple[str, int]], outputs: int, inputs: int) -> UInt8s:
-        panels = self._panels(self.shape.layers, _padded(outputs) // PANEL, inputs, PANEL)
+        panels = self._panels(self.shape.layers, _padded(outputs) // PANEL, inputs)
         for layer in range(self.shape.layers):
             for name, first in names:
                 self._pack(f"model.layers.{layer}.{name}.weight", panels[layer], first)
@@ -373,7 +405,7 @@ class _Packer:
     def _gate_and_up(self) -> UInt8s:
         """Panels of gate and up in turns: whoever computes a pair has what SwiGLU multiplies."""
         shape = self.shape
-        panels = self._panels(shape.layers, 2 * -(-shape.feed_width // PANEL), shape.width, PANEL)
+        panels = self._panels(shape.layers, 2 * -(-shape.feed_width // PANEL), shape.width)
         for layer in range(shape.layers):
             for turn, name in enumerate(("gate_proj", "up_proj")):
                 self._pack(f"model.layers.{layer}.mlp.{name}.weight", panels[layer], 0, turn, 2)
@@ -381,15 +413,36 @@ class _Packer:
 
     def _pack(self, name: str, panels: NDArray[Any], first: int = 0, turn: int = 0, turns: int = 1) -> None:
         tensor = self.tensors[name]
-        kind = _IN_FILE[tensor.kind]
+        kind, done = _IN_FILE[tensor.kind], 0
         for rows in _read_slices(tensor):
             _require_finite(name, rows, kind)
+            if self.storage == "blocks":
+                self._pack_blocks(name, rows.view(np.float32), panels, done, (first, turn, turns))
+                first, done = first + len(rows), done + len(rows)
+                continue
             stored = rows if kind == self.storage else _encode(_decode(rows, kind), self.storage)
             if self.storage == "fp16" and not _is_finite(stored, "fp16"):
                 hint = "keep the weights as float32 or bf16"
                 raise SiloError("not-a-model", f"{name} has numbers that fp16 cannot hold", hint)
             pack_rows(stored, panels, first, turn, turns)
             first += len(rows)
+
+    def _pack_blocks(
+        self, name: str, rows: Float32s, panels: NDArray[Any], done: int, place: tuple[int, int, int]
+    ) -> None:
+        """Some rows of a matrix, of which `done` were packed before."""
+        tensor = self.tensors[name]
+        scales, offsets = (self._rows_of_blocks(f"{name}.{part}", done, len(rows)) for part in ("scales", "offsets"))
+        flat = panels.reshape(len(panels), -1)
+        if not pack_blocks(rows, scales, offsets, flat, flat.view(np.float32), *place):
+            file = tensor.file.parent / BLOCKS_FILE
+            raise SiloError("model-damaged", f"{file} does not give the weights of {name}", "import the model again")
+
+    def _rows_of_blocks(self, name: str, first: int, count: int) -> Float32s:
+        tensor = self.tensors[name]
+        with tensor.file.open("rb") as stream:
+            stream.seek(tensor.begin + 4 * first * tensor.shape[1])
+            return _read_array(stream, (count, tensor.shape[1]), np.float32)
 
     def _vector(self, name: str, size: int) -> Float32s:
         tensor = self.tensors.get(name)

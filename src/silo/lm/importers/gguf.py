@@ -19,10 +19,12 @@ import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from silo.errors import SiloError
+from silo.lm.engine.weights import BLOCKS_FILE
 from silo.lm.tokenizer import FILE, TEMPLATE, save_tokenizer
 from silo.progress import Advance
 
@@ -34,6 +36,9 @@ _CONTROL_TOKEN = 3
 
 _READ_KINDS = "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"
 _KINDS = {int(kind): kind for kind in map(GGMLQuantizationType.__getitem__, _READ_KINDS)}
+
+_OFFSET_IN_SCALES = {"Q4_0": -8, "Q5_0": -16, "Q8_0": -128, "Q4_1": None, "Q5_1": None}
+"""Kinds whose weights are number * scale + offset of a block of 32: the offset in scales; None: it is in the block."""
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -55,10 +60,14 @@ _IN_LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """What a file holds: its facts, and its weights as fp32 under their names in the file."""
+    """What a file holds: its facts, and its weights as fp32 under their names in the file.
+
+    `blocks` are the scales and offsets [rows, blocks of a row] of weights that were kept in simple blocks.
+    """
 
     facts: Mapping[str, Any]
     weights: Mapping[str, Floats]
+    blocks: Mapping[str, tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +147,15 @@ def _parse(reader: _Reader, advance: Advance) -> Gguf:
     total, done = sum(tensor.size for tensor in listing), 0
     if total > len(reader.data):
         raise ValueError("its weights take more than the file")
-    weights = {}
+    weights, blocks = {}, {}
     for tensor in listing:
-        weights[tensor.name] = _load_weights(reader.data, start, tensor)
+        rows = _read_rows(reader.data, start, tensor)
+        weights[tensor.name] = np.array(dequantize(rows, tensor.kind), dtype=np.float32).reshape(tensor.shape)
+        if tensor.kind.name in _OFFSET_IN_SCALES and len(tensor.shape) == 2:
+            blocks[tensor.name] = _scales_and_offsets(rows, tensor.kind)
         done += tensor.size
         advance("convert", done, total)
-    return Gguf(facts, weights)
+    return Gguf(facts, weights, blocks)
 
 
 def _read_tensor(reader: _Reader) -> _Tensor:
@@ -158,12 +170,18 @@ def _read_tensor(reader: _Reader) -> _Tensor:
     return _Tensor(name, shape, _KINDS[number], offset)
 
 
-def _load_weights(data: mmap.mmap, start: int, tensor: _Tensor) -> Floats:
+def _read_rows(data: mmap.mmap, start: int, tensor: _Tensor) -> NDArray[np.uint8]:
     first = start + tensor.offset
     if first + tensor.size > len(data):
         raise ValueError(f"{tensor.name} reaches beyond the end of the file")
-    rows = np.frombuffer(data[first : first + tensor.size], dtype=np.uint8).reshape(-1, tensor.row_size)
-    return np.array(dequantize(rows, tensor.kind), dtype=np.float32).reshape(tensor.shape)
+    return np.frombuffer(data[first : first + tensor.size], dtype=np.uint8).reshape(-1, tensor.row_size)
+
+
+def _scales_and_offsets(rows: NDArray[np.uint8], kind: GGMLQuantizationType) -> tuple[Floats, Floats]:
+    """Of each block of each row: blocks begin with the scale in fp16, and the offset where it is written."""
+    heads = rows.reshape(len(rows), -1, GGML_QUANT_SIZES[kind][1])[:, :, :4].copy().view(np.float16).astype(np.float32)
+    times = _OFFSET_IN_SCALES[kind.name]
+    return heads[:, :, 0].copy(), heads[:, :, 1].copy() if times is None else times * heads[:, :, 0]
 
 
 def build_llama(content: Gguf, *, begin: int) -> Any:
@@ -173,9 +191,10 @@ def build_llama(content: Gguf, *, begin: int) -> Any:
         raise SiloError("not-a-model", f"the file holds a {facts.get('general.architecture')!r}, only llama is read")
     try:
         config = _make_config(content, begin)
-        heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads or 0}
+        heads = _heads(config)
         renamed = {
-            _translate_name(name): _separate_channels(name, value, heads) for name, value in content.weights.items()
+            _translate_name(name): torch.from_numpy(_separate_channels(name, value, heads))
+            for name, value in content.weights.items()
         }
         if config.tie_word_embeddings:
             renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
@@ -231,13 +250,28 @@ def _translate_name(name: str) -> str:
     return f"model.layers.{int(layer)}.{_IN_LAYER[inside]}"
 
 
-def _separate_channels(name: str, value: Floats, heads: Mapping[str, int]) -> torch.Tensor:
+def blocks_file(content: Gguf, network: Any) -> dict[str, bytes]:
+    """The file with the scales and offsets of all matrices, for the decode engine; none where some have no blocks."""
+    if any(value.ndim == 2 and name not in content.blocks for name, value in content.weights.items()):
+        return {}
+    heads, parts = _heads(network.config), {}
+    for name, found in content.blocks.items():
+        for part, values in zip(("scales", "offsets"), found, strict=True):
+            parts[f"{_translate_name(name)}.{part}"] = np.ascontiguousarray(_separate_channels(name, values, heads))
+    return {BLOCKS_FILE: save(parts)}
+
+
+def _heads(config: LlamaConfig) -> Mapping[str, int]:
+    return {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads or 0}
+
+
+def _separate_channels(name: str, value: Floats, heads: Mapping[str, int]) -> Floats:
     """GGUF puts the two channels that turn together side by side; transformers puts them half a head apart."""
     count = next((count for ending, count in heads.items() if name.endswith(ending)), 0)
     if count:
         pairs = value.reshape(count, -1, 2, value.shape[1])
         value = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
-    return torch.from_numpy(value)
+    return value
 
 
 def write_tokenizer(content: Gguf, folder: Path) -> Path:

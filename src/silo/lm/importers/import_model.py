@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,15 @@ from silo.text.tokenizer import load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class _SourceModel:
-    """A network that was read, its tokenizer file, and what the manifest says of where it came from."""
+    """A network that was read, its tokenizer file, and what the manifest says of where it came from.
+
+    `extra` are files to lie beside the weights.
+    """
 
     network: Any
     tokenizer: Path
     source: Mapping[str, Any]
+    extra: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def import_model(
@@ -64,7 +68,7 @@ def import_model(
     with tempfile.TemporaryDirectory() as scratch:
         model = _read(path, position, tokenizer_path(tokenizer), Path(scratch), advance)
         _check(model)
-        save_model(model.network, model.tokenizer, out, _manifest(model, source), replace=force)
+        save_model(model.network, model.tokenizer, out, _manifest(model, source), extra=model.extra, replace=force)
     return LanguageModel.open(out)
 
 
@@ -108,7 +112,7 @@ def _read_gguf(file: Path, tokenizer: Path | None, scratch: Path, advance: Advan
     content = gguf.read_gguf(file, advance)
     tokenizer = tokenizer or gguf.write_tokenizer(content, scratch)
     network = gguf.build_llama(content, begin=load_tokenizer(str(tokenizer)).begin)
-    return _SourceModel(network, tokenizer, _source("gguf", [file]))
+    return _SourceModel(network, tokenizer, _source("gguf", [file]), gguf.blocks_file(content, network))
 
 
 def _source(kind: str, files: list[Path]) -> dict[str, Any]:
