@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> str:
             for item, part in zip((ANN, BOB, NOBODY), parts, strict=True)
             if part
         }
-        append_usage(store.paths, Usage(datetime(2026, month, day, 23, tzinfo=UTC), 10, shares), holds=store.holds)
+        append_usage(store.paths, Usage(datetime(2026, month, day, 23, tzinfo=UTC), 10, shares), held=store.held)
     store.close()
     return str(store.root)
 

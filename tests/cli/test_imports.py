@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {name: f"{name}: some words of a document about the winter in the north." for name in "abcd"}
     store.add([document(name, text, owner=f"owner-{name}") for name, text in texts.items()])
     shares = {document("a", texts["a"]).id: Share("owner-a", "", 1.0)}
-    append_usage(store.paths, Usage(datetime.now(UTC), 2, shares), holds=store.holds)
+    append_usage(store.paths, Usage(datetime.now(UTC), 2, shares), held=store.held)
     store.erase(Selector(document="d"))
     store.close()
     (root / "notes").mkdir()

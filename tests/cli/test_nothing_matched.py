@@ -25,7 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     store = small_store(tmp_path_factory.mktemp("matched") / "store")
     store.add([CORP, ANN])
     shares = {CORP.id: Share("Corp", "MIT", 1.0)}
-    append_usage(store.paths, Usage(datetime(2026, 1, 5, tzinfo=UTC), 10, shares), holds=store.holds)
+    append_usage(store.paths, Usage(datetime(2026, 1, 5, tzinfo=UTC), 10, shares), held=store.held)
     store.close()
     return str(store.root)
 

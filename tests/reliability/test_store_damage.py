@@ -85,7 +85,7 @@ def _look_at_model(root: Path) -> object:
 
 def _note(store: Store, tokens: float) -> None:
     share = {item.id: Share(item.owner, item.license, tokens) for item in store.documents()}
-    append_usage(store.paths, Usage(datetime(2026, 3, 1, tzinfo=UTC), 64, share), holds=store.holds)
+    append_usage(store.paths, Usage(datetime(2026, 3, 1, tzinfo=UTC), 64, share), held=store.held)
 
 
 def _make_store(root: Path) -> dict[str, bytes]:

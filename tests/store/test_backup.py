@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Store:
     made.add(DOCUMENTS)
     made.erase(Selector(document="d0"))
     shares = {DOCUMENTS[1].id: Share("o1", "", 1.0), DOCUMENTS[2].id: Share("o2", "", 1.0)}
-    append_usage(made.paths, Usage(datetime.now(UTC), 3, shares), holds=made.holds)
+    append_usage(made.paths, Usage(datetime.now(UTC), 3, shares), held=made.held)
     return made
 
 

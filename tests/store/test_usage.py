@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -47,7 +47,7 @@ def _usage(tokens: int = 8, *, at: datetime = NOON, **shares: float) -> Usage:
 
 
 def _append(root: Path, usage: Usage) -> None:
-    append_usage(StorePaths(root), usage, holds=lambda _: True)
+    append_usage(StorePaths(root), usage, held=frozenset)
 
 
 def _rows(root: Path) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ from silo.store.usage import Share, Usage, append_usage
 number = int(sys.argv[2])
 for _ in range(25):
     shares = {f"{number:032x}": Share(f"owner{number}", "", 0.5)}
-    append_usage(StorePaths(Path(sys.argv[1])), Usage(datetime.now(UTC), 1, shares), holds=lambda _: True)
+    append_usage(StorePaths(Path(sys.argv[1])), Usage(datetime.now(UTC), 1, shares), held=frozenset)
 """
 
 
@@ -235,7 +235,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made = small_store(tmp_path / "store")
     made.add(POOL[:8])
     for at in range(8):
-        append_usage(made.paths, _request(*POOL[max(0, at - 2) : at + 1]), holds=made.holds)
+        append_usage(made.paths, _request(*POOL[max(0, at - 2) : at + 1]), held=made.held)
     yield made
     made.close()
 
@@ -273,7 +273,7 @@ def test_a_text_that_names_an_owner_who_stays_is_no_residue(store: Store) -> Non
     owner = "Wilhelmina van der Long"
     work, praise = document("w", "Quite another text.", owner=owner), document("x", f"A tale told by {owner} at night.")
     store.add([work, praise])
-    append_usage(store.paths, _request(work, praise), holds=store.holds)
+    append_usage(store.paths, _request(work, praise), held=store.held)
     done = store.erase(Selector(document="x"))
     assert done.receipt
     assert read_receipt(done.receipt)["checks"]["residue-hits"] == 0
@@ -287,7 +287,7 @@ def test_a_late_request_cannot_bring_an_erased_document_back(store: Store) -> No
         while POOL[3].id.encode() in (store.root / LEDGER).read_bytes():
             time.sleep(0.01)
         assert (store.root / "pending.json").exists()
-        append_usage(store.paths, _request(POOL[3], POOL[4]), holds=reader.holds)
+        append_usage(store.paths, _request(POOL[3], POOL[4]), held=reader.held)
     eraser.join()
     named = {name: item[0] for name, item in _rows(store.root)[-1]["shares"].items()}
     assert named == {"": "", POOL[4].id: "o1"}
@@ -299,12 +299,13 @@ def test_a_late_request_cannot_bring_an_erased_document_back(store: Store) -> No
 def test_an_erasure_waits_for_a_line_that_is_being_written_and_redacts_it(store: Store) -> None:
     asked, go = Event(), Event()
 
-    def slowly(_: str) -> bool:
+    def slowly(names: Iterable[str]) -> frozenset[str]:
         asked.set()
-        return go.wait(60)
+        go.wait(60)
+        return frozenset(names)
 
     before = read_generation(store.paths).fingerprint
-    writer = Thread(target=append_usage, args=(store.paths, _request(POOL[3])), kwargs={"holds": slowly})
+    writer = Thread(target=append_usage, args=(store.paths, _request(POOL[3])), kwargs={"held": slowly})
     writer.start()
     asked.wait(60)
     eraser = Thread(target=store.erase, args=(Selector(document="p3"),))

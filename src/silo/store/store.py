@@ -547,7 +547,7 @@ class Store:
 
     def note_usage(self, tokens: int, shares: Mapping[str, Share]) -> None:
         """Note a request of so many tokens in the ledger, durably: each document's share in it, and no text."""
-        append_usage(self.paths, Usage(datetime.now(UTC), tokens, shares), holds=self.holds)
+        append_usage(self.paths, Usage(datetime.now(UTC), tokens, shares), held=self.held)
 
     def digest(self) -> str:
         """One value for the whole content: equal documents and configuration, equal digest."""

@@ -17,6 +17,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,8 +39,8 @@ from silo.files import (
 )
 from silo.store.paths import StorePaths
 
-Holds = Callable[[str], bool]
-"""Does the store hold this document now, and is it not being erased?"""
+Held = Callable[[Iterable[str]], AbstractSet[str]]
+"""Those of some documents that the store holds now, and that are not being erased."""
 
 UNITS = 1 << 40
 """Parts of a token; every share is a whole number of them, so that sums are exact in any order."""
@@ -131,15 +132,15 @@ class DocumentUses:
     last: tuple[Use, ...]
 
 
-def append_usage(paths: StorePaths, usage: Usage, *, holds: Holds) -> None:
+def append_usage(paths: StorePaths, usage: Usage, *, held: Held) -> None:
     """Note a request durably, whole or not at all.
 
-    `holds` is asked while nobody else can append or redact: a document that left the store before is not named, and
+    `held` is asked while nobody else can append or redact: a document that left the store before is not named, and
     an erasure that comes after finds the line.
     """
     with _locked(paths.usage_lock):
         shares = {name: [item.owner, item.license, item.units] for name, item in usage.shares.items()}
-        named = _without(shares, {name for name in shares if not holds(name)})
+        named = _without(shares, shares.keys() - held(shares))
         line = _line(usage.time.astimezone(UTC).isoformat(timespec="microseconds"), usage.tokens, named)
         append_line(paths.usage, line)
 
