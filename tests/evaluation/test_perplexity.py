@@ -13,19 +13,22 @@ from silo.cli.main import main
 from silo.evaluation.figures import MATCHES
 from silo.evaluation.perplexity import USES, PplOptions, evaluate_perplexity
 from silo.evaluation.scoring import Contestants, domain_mark, score_domain, store_tokens, unigrams
-from silo.evaluation.texts import TextLimits, read_domains
+from silo.evaluation.texts import TextLimits, first_of_each, read_domains
 from silo.inference.context import RicContext
 from silo.inference.observe import observe
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, save_settings
-from silo.lm.model import LanguageModel
+from silo.lm.model import LanguageModel, save_model
+from silo.lm.network import make_network
 from silo.lm.training.finetune import FineTuning, fine_tune
 from silo.lm.windows import Windows
-from silo.pairing import open_store
+from silo.pairing import create_store, open_store
+from silo.sources.evaluation import read_scored
 from silo.text.stream import merged_stream
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import record, write_jsonl
-from tests.inference.world import TEXTS, make_model, make_store
+from tests.inference.world import SHAPE, TEXTS, make_model, make_store
 
 TEST = (
     "The quick brown fox jumps over the wide sea, and the lazy dog sleeps.",
@@ -47,6 +50,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         records = [record(f"{name}{n}", text, domain="prose") for n, text in enumerate(texts)]
         write_jsonl(root / f"prose.{name}.jsonl", records)
     write_jsonl(root / "more.test.jsonl", [record("m", "Another tale of the sea.", domain="tales")])
+    (root / "same.jsonl").write_bytes((root / "prose.test.jsonl").read_bytes())
+    write_jsonl(root / "empty.jsonl", [{"text": " "}])
+    (root / "damaged").mkdir()
+    (root / "damaged" / USES).write_text("[]\n")
+    letters = write_byte_tokenizer(root / "letters")
+    content = json.loads(letters.read_text())
+    content["model"]["vocab"] |= {"a": 98, "b": 97}
+    letters.write_text(json.dumps(content))
+    save_model(make_network(SHAPE, vocabulary=257, begin=256, seed=1), letters, root / "letters" / "model", {})
+    create_store(root / "foreign", root / "letters" / "model", searches=("ngram",)).close()
     return root
 
 
@@ -154,6 +167,32 @@ def test_limits_cut_documents_and_domains(place: Path) -> None:
     assert len(found["prose"].stream.ids) == 2 * 21
 
 
+def test_a_domain_is_named_by_its_file_where_the_records_do_not(place: Path, tmp_path: Path) -> None:
+    files = [
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": "a"}]) for name in ("own.test", "own.validation", "mine")
+    ]
+    assert [record.domain for record in read_scored(files)] == ["own", "own", "mine"]
+
+
+def test_a_domain_without_validation_text_is_tuned_on_that_of_all(place: Path, tmp_path: Path) -> None:
+    tokenizer = LanguageModel.open(place / "model").tokenizer
+    texts = {"b.validation": VALIDATION[0], "a.validation": VALIDATION[1]}
+    files = [write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text}]) for name, text in texts.items()]
+    every = list(read_domains(files, tokenizer, TextLimits()).values())
+    assert tokenizer.decode(first_of_each(every, 40).ids) == VALIDATION[1][:19] + VALIDATION[0][:19]
+    options = PplOptions(
+        stores=(place / "store",), methods=("ngram",), files=(place / "prose.test.jsonl",), validation=tuple(files)
+    )
+    found, _ = evaluate_perplexity(place / "model", tmp_path / "home", options)
+    assert "no validation text of prose: settings were chosen on a, b" in found["notes"]
+
+
+def test_one_document_has_no_interval(figures: dict[str, Any]) -> None:
+    found = figures["domains"]["tales"]["rows"]["knn"]["perplexity"]
+    assert found["value"] > 1
+    assert found["low"] is found["high"] is None
+
+
 def test_marks_come_from_the_training_manifest() -> None:
     manifest = {"training": {"domains": {"legal": 5}, "groups": {"code": ["a", "b"], "law": ["legal", "courts"]}}}
     marks = [domain_mark(manifest, domain) for domain in ("legal", "courts", "a")]
@@ -192,6 +231,19 @@ def test_the_command_prints_tables_and_documents(
         (["--method", "knm"], "usage"),
         (["--method", "knn"], "search-missing"),
         (["--reference", "nowhere"], "input-missing"),
+        (["--tokens", "-5"], "usage"),
+        (["--k", "0"], "usage"),
+        (["--k", "1000000"], "settings-invalid"),
+        (["--seed", "-1"], "usage"),
+        (["--jsonl", "{place}/prose.test.jsonl"], "usage"),
+        (["--store", "{place}/store", "--store", "{place}/store"], "usage"),
+        (["--store", "{place}/foreign"], "store-mismatch"),
+        (["--validation", "{place}/prose.test.jsonl"], "tuning-refused"),
+        (["--validation", "{place}/same.jsonl"], "tuning-refused"),
+        (["--home", "{place}/same.jsonl"], "not-writable"),
+        (["--home", "/proc/nowhere"], "not-writable"),
+        (["--home", "{place}/damaged"], "settings-invalid"),
+        (["--jsonl", "{place}/empty.jsonl"], "input-empty"),
     ],
 )
 def test_bad_input_is_refused(
@@ -199,8 +251,9 @@ def test_bad_input_is_refused(
 ) -> None:
     command = ["eval", "ppl", "--model", str(place / "model"), "--home", str(tmp_path), "--json"]
     command += ["--jsonl", str(place / "prose.test.jsonl")]
-    assert main([*command, *options]) != 0
+    assert main([*command, *(option.format(place=place) for option in options)]) != 0
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert not (tmp_path / USES).exists()
 
 
 def test_named_settings_are_used(place: Path, tmp_path: Path) -> None:

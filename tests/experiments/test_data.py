@@ -72,15 +72,39 @@ def test_train_text_is_cut_and_evaluation_text_is_not(data: Path, tmp_path: Path
     assert {item["id"] for item in _read(out, "prose", "test")} == before
 
 
-def test_what_was_made_is_kept_until_the_data_changes(data: Path, tmp_path: Path) -> None:
+def test_what_was_made_is_kept_and_other_data_are_refused(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare_data(data, out, RECIPE)
     stamp = (out / "prose.test.jsonl.zst").stat().st_mtime_ns
     prepare_data(data, out, RECIPE)
     assert (out / "prose.test.jsonl.zst").stat().st_mtime_ns == stamp
+    write_jsonl(data / "new.train.jsonl", [record("n", "new")])
+    for split in SPLITS:
+        write_jsonl(data / f"new.{split}.jsonl", [record(split, "new")])
+    with pytest.raises(SiloError, match="other data: new differs"):
+        prepare_data(data, out, RECIPE)
+    (data / "new.test.jsonl").unlink()
     write_jsonl(data / "prose.test.jsonl", [record("new", "another text")])
-    prepare_data(data, out, RECIPE)
-    assert [item["text"] for item in _read(out, "prose", "test")] == ["another text"]
+    with pytest.raises(SiloError, match="other data: prose differs"):
+        prepare_data(data, out, RECIPE)
+
+
+def test_records_need_no_more_than_a_text(tmp_path: Path) -> None:
+    for split in SPLITS:
+        write_jsonl(tmp_path / "mine" / f"own.{split}.jsonl", [{"text": f"{split} text"}, {"text": "b", "domain": "x"}])
+    prepare_data(tmp_path / "mine", tmp_path / "out", DataRecipe(together={"own": "package"}))
+    found = [item for split in SPLITS for item in _read(tmp_path / "out", "own", split)]
+    assert {item["domain"] for item in found} == {"own"}
+    assert len({item["id"] for item in found}) == len(found) == 6
+
+
+@pytest.mark.parametrize(("line", "code"), [('{"id": 1}', "field-missing"), ('{"text"', "json-invalid")])
+def test_a_record_that_cannot_be_read_is_named(line: str, code: str, tmp_path: Path) -> None:
+    for split in SPLITS:
+        (tmp_path / f"own.{split}.jsonl").write_text('{"text": "good"}\n' + line)
+    with pytest.raises(SiloError, match=r"own\.test\.jsonl:line 2") as refused:
+        prepare_data(tmp_path, tmp_path / "out", RECIPE)
+    assert refused.value.code == code
 
 
 def test_a_folder_without_all_splits_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _add_ppl(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validation",
         **several,  # type: ignore[arg-type]
-        help="text to choose settings on, of the domain or of all; the defaults without it",
+        help="text to choose settings on, of the same domain, or of all where a domain has none; defaults without it",
     )
     parser.add_argument("--settings", metavar="NAME", help="settings saved by `silo store tune`")
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help="about so many of each domain; all")
@@ -69,12 +69,16 @@ def _add_ppl(parser: argparse.ArgumentParser) -> None:
 
 
 def _ppl(arguments: argparse.Namespace) -> int:
-    from silo.inference.settings import parse_method
+    from silo.inference.settings import Settings, parse_method
 
     files, validation = ([Path(name) for name in names] for names in (arguments.jsonl, arguments.validation))
     for file in [*files, *validation]:
         if not file.is_file():
             raise SiloError("input-missing", f"there is no evaluation file at {file}")
+    for option, least in (("tokens", 0), ("document_tokens", 0), ("validation_tokens", 1), ("seed", 0), ("k", 1)):
+        if getattr(arguments, option) < least:
+            raise SiloError("usage", f"--{option.replace('_', '-')} is at least {least}")
+    Settings(k=arguments.k)
     figures_file = show.output_file(arguments.documents)
     asked = [name for name in (arguments.method or "").split(",") if name]
     for name in asked:
@@ -315,17 +319,21 @@ def _line(found: Mapping[str, Any]) -> list[str]:
     return [
         _percent(found),
         _span(found["interval"]),
-        f"{100 * difference['value']:+.1f} ({_span(difference['interval'], '+.1f')})" if difference else "",
+        _difference(difference["value"], _span(difference["interval"], "+.1f")) if difference else "",
         _settings_text(found.get("settings", {})),
     ]
+
+
+def _difference(value: float, span: str) -> str:
+    return f"{100 * value:+.1f} ({span})" if span else f"{100 * value:+.1f}"
 
 
 def _percent(found: Mapping[str, Any] | None) -> str:
     return f"{100 * found['accuracy']:.1f}" if found else ""
 
 
-def _span(interval: Sequence[float], form: str = ".1f") -> str:
-    return " to ".join(f"{100 * value:{form}}" for value in interval)
+def _span(interval: Sequence[float | None], form: str = ".1f") -> str:
+    return " to ".join(f"{100 * value:{form}}" for value in interval if value is not None)
 
 
 def _settings_text(settings: Any) -> str:

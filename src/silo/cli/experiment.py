@@ -24,7 +24,7 @@ def add_command(nouns: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", choices=names, help=f"report, or one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--data", metavar="DIR", help="a folder of DOMAIN.{train,validation,test}.jsonl[.zst]")
     parser.add_argument("--models", metavar="NAME,...", help="only these of the models that the experiment compares")
-    parser.add_argument("--domains", metavar="NAME,...", help="only these of the domains that the experiment names")
+    parser.add_argument("--domains", metavar="NAME,...", help="these domains of the data, not those of the experiment")
     parser.add_argument("--quick", action="store_true", help="small numbers, on the Python packages of this machine")
     parser.add_argument("--work", metavar="DIR", help="where everything is made and kept; build/experiments without it")
     parser.add_argument("--kept", metavar="DIR", help="where measurements and results are kept, if not in --work")
@@ -44,6 +44,10 @@ def _run(arguments: argparse.Namespace) -> int:
         show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
     find_experiment(arguments.name)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SiloError("not-writable", f"{work} cannot be a folder to work in: {error.strerror}") from error
     with show.progress(quiet=arguments.quiet) as advance:
         result, place = run_experiment(_open_lab(arguments, work, advance), arguments.name)
     if arguments.json:
@@ -80,4 +84,5 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
 
     chosen = {"models": arguments.models, "domains": arguments.domains}
     only = {kind: names.split(",") for kind, names in chosen.items() if names}
-    return Lab(work, data, kept=kept, only=only, talk=talk, advance=advance)
+    named = f" --data {arguments.data}" if arguments.data else ""
+    return Lab(work, data, kept=kept, only=only, named=named, talk=talk, advance=advance)

@@ -26,9 +26,9 @@ class Estimate:
     high: float
 
     @classmethod
-    def of(cls, figure: Floats) -> Estimate:
-        """From a figure's vector; resamples in which it is not defined are left out."""
-        known = figure[1:][np.isfinite(figure[1:])]
+    def of(cls, figure: Floats, documents: int = 2) -> Estimate:
+        """From a figure's vector; resamples in which it is not defined are left out. One document has no interval."""
+        known = figure[1:][np.isfinite(figure[1:])] if documents > 1 else figure[:0]
         low, high = np.percentile(known, [50 - _LEVEL / 2, 50 + _LEVEL / 2]) if len(known) else (np.nan, np.nan)
         return cls(float(figure[0]), float(low), float(high))
 

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from silo.errors import SiloError
 from silo.evaluation.figures import DomainFigures, DomainSums, average_gap_closed
 from silo.evaluation.scoring import METHODS, PLAIN, REFERENCE, Contestants, score_domain
-from silo.evaluation.texts import DomainText, TextLimits, read_domains
-from silo.files import append_line, canonical_json, file_sha256, whole_lines
+from silo.evaluation.texts import DomainText, TextLimits, first_of_each, read_domains
+from silo.evaluation.tune import validation_documents
+from silo.files import append_line, canonical_json, disk_errors, file_sha256, whole_lines
 from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.manifest import open_tokenizer
-from silo.pairing import find_key_encoder, locate_key_encoder, open_store
+from silo.pairing import find_key_encoder, locate_key_encoder, open_store, require_fit
 from silo.progress import Advance
 from silo.store.store import Store
-from silo.text.stream import TokenStream, first_tokens
+from silo.text.stream import TokenStream
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -58,15 +59,19 @@ def evaluate_perplexity(
 
     All that is wrong with the input is said before a network is loaded.
     """
+    for places in (options.stores, options.references, options.files, options.validation):
+        _require_different(places)
     tokenizer = open_tokenizer(model)
     _require_same_tokenizer(options.references, tokenizer)
     stores = [open_store(path) for path in options.stores]
+    require_fit(model, stores)
     methods = _choose_methods(stores, options.methods)
     settings = _named_settings(home, options.settings, methods)
     token_search = any("knn" in name for name in methods)
     if token_search:
         locate_key_encoder(model, stores, options.encoder)
-    limits = TextLimits(options.tokens, options.document_tokens)
+    limits, uses = TextLimits(options.tokens, options.document_tokens), _Uses.open(home, options.files)
+    _require_no_test(options.validation, uses)
     texts = read_domains(options.files, tokenizer, limits)
     validation = read_domains(
         options.validation, tokenizer, TextLimits(options.validation_tokens, options.document_tokens)
@@ -89,7 +94,9 @@ def evaluate_perplexity(
     )
     if not options.validation and not settings and stores:
         notes.append("no --validation and no --settings: the defaults were used, which suit no store in particular")
-    notes += _note_use(home, options.files, language_model.fingerprint, methods)
+    if lacking := sorted(texts.keys() - validation.keys()) if validation else []:
+        notes.append(f"no validation text of {', '.join(lacking)}: settings were chosen on {', '.join(validation)}")
+    notes += uses.note(language_model.fingerprint, methods)
     figures = []
     for text in texts.values():
         chosen = _validation_of(text, validation, options.validation_tokens)
@@ -110,6 +117,13 @@ def _choose_methods(stores: Sequence[Store], asked: Sequence[str]) -> tuple[str,
     return tuple(dict.fromkeys([PLAIN, *names]))
 
 
+def _require_different(places: Sequence[Path]) -> None:
+    """Refuse what is named twice, which would count twice."""
+    known = [place.resolve() for place in places]
+    if again := next((place for place in places if known.count(place.resolve()) > 1), None):
+        raise SiloError("usage", f"{again} is named twice")
+
+
 def _named_settings(home: Path, name: str, methods: Sequence[str]) -> dict[str, Settings]:
     if not name:
         return {}
@@ -126,7 +140,9 @@ def _require_same_tokenizer(references: Sequence[Path], tokenizer: Tokenizer) ->
 def _open_references(places: Sequence[Path], verify: bool) -> dict[str, LanguageModel]:
     from silo.lm.model import LanguageModel
 
-    names = [REFERENCE if at == 0 else f"{REFERENCE} {place.name}" for at, place in enumerate(places)]
+    known = [place.name for place in places]
+    others = [f"{REFERENCE} {place.name if known.count(place.name) == 1 else place}" for place in places[1:]]
+    names = [REFERENCE, *others][: len(places)]
     return {name: LanguageModel.open(place, verify=verify) for name, place in zip(names, places, strict=True)}
 
 
@@ -155,23 +171,50 @@ def _validation_of(text: DomainText, validation: Mapping[str, DomainText], most:
     if not validation:
         return None
     same = validation.get(text.domain)
-    return first_tokens((same or next(iter(validation.values()))).stream, most)
+    return first_of_each([same] if same else list(validation.values()), most)
 
 
-def _note_use(home: Path, files: Sequence[Path], model: str, methods: Sequence[str]) -> list[str]:
-    """Write down which text was scored, and say which had been before: settings chosen after that are suspect."""
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / USES
-    earlier = [json.loads(line) for line in whole_lines(path)] if path.exists() else []
-    notes = []
-    for file in files:
-        mark = file_sha256(file)
-        times = sum(1 for item in earlier if item["text"] == mark)
-        if times:
-            notes.append(f"{file.name} was scored before, {times} time{'s' if times > 1 else ''} ({path})")
-        use = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "file": file.name, "text": mark}
-        append_line(path, canonical_json({**use, "model": model, "methods": list(methods)}) + b"\n")
-    return notes
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Which text was scored before, as a home folder keeps it; `marks` are those of the files that are scored now."""
+
+    path: Path
+    marks: Mapping[Path, str]
+    earlier: Sequence[str]
+
+    @classmethod
+    def open(cls, home: Path, files: Sequence[Path]) -> _Uses:
+        """Refuse a home that cannot be written, or whose notes are damaged, before anything takes long."""
+        path = home / USES
+        try:
+            with disk_errors(home):
+                home.mkdir(parents=True, exist_ok=True)
+            earlier = [json.loads(line)["text"] for line in whole_lines(path)] if path.exists() else []
+        except OSError as error:
+            raise SiloError("not-writable", f"{home} cannot be a home folder: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            hint = "move it away: which text was used is not known then"
+            raise SiloError("settings-invalid", f"{path} is not as it was written", hint) from error
+        return cls(path, {file: file_sha256(file) for file in files}, earlier)
+
+    def note(self, model: str, methods: Sequence[str]) -> list[str]:
+        """Write down what is scored now, and say what had been before: settings chosen after that are suspect."""
+        notes = []
+        for file, mark in self.marks.items():
+            times = self.earlier.count(mark)
+            if times:
+                notes.append(f"{file.name} was scored before, {times} time{'s' if times > 1 else ''} ({self.path})")
+            use = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "file": file.name, "text": mark}
+            append_line(self.path, canonical_json({**use, "model": model, "methods": list(methods)}) + b"\n")
+        return notes
+
+
+def _require_no_test(files: Sequence[Path], uses: _Uses) -> None:
+    """Refuse to choose settings on what is scored, or on what calls itself test text."""
+    for _ in validation_documents(files):
+        pass
+    if same := next((file for file in files if file_sha256(file) in uses.marks.values()), None):
+        raise SiloError("tuning-refused", f"{same} is scored: settings are chosen on other text")
 
 
 def _report(figures: Sequence[DomainFigures], notes: list[str]) -> dict[str, Any]:

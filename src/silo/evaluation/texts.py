@@ -59,6 +59,11 @@ def read_domain(file: Path, domain: str, tokenizer: Tokenizer, *, tokens: int, d
     return read_domains([file], tokenizer, TextLimits(tokens, document_tokens))[domain]
 
 
+def first_of_each(texts: Sequence[DomainText], tokens: int) -> TokenStream:
+    """The beginnings of some texts, about so many tokens in all and as many of each."""
+    return _join("", [("", first_tokens(text.stream, max(1, tokens // len(texts)))) for text in texts]).stream
+
+
 def _join(domain: str, documents: Sequence[tuple[str, TokenStream]]) -> DomainText:
     streams = [stream for _, stream in documents]
     whole = TokenStream(

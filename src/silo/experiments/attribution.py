@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from silo.evaluation import intervals
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab
+from silo.experiments.harness.measure import known_domains
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.experiments.optout import Recipe as OptOut
 from silo.experiments.optout import Series, hold
@@ -72,9 +73,9 @@ class Recipe:
 def run(lab: Lab, name: str) -> Result:
     """Every model on every domain of the data that the recipe names."""
     recipe = lab.recipe(name, Recipe)
-    domains = [domain for domain in recipe.domains if domain in lab.sizes]
+    domains = known_domains(lab, recipe.domains)
     found = {model: {domain: measure(lab, recipe, model, domain) for domain in domains} for model in recipe.models}
-    if recipe.volume:
+    if recipe.volume and (lab.data / lab.recipe("optout", OptOut).series).exists():
         for model, items in found.items():
             items[recipe.volume] = measure_volume(lab, recipe, model)
     figures = {

@@ -24,10 +24,9 @@ from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, 
 from silo.experiments.parametric import Comparison, compare_models, estimate
 from silo.records import TRAINING_SETS, Tier
 
-STATS_DIFFERENCES = """Our data are some hundred megabytes of public text instead of 228 billion tokens, counted in
-bytes; restricted domains are in the corpus too, because stores and the reference read them. News here is restricted,
-and technical documents and reviews are groups that the paper does not have. These are shares of the corpus: the models
-of the experiments read as many tokens of every domain."""
+STATS_DIFFERENCES = """The paper's corpus has 228 billion tokens; this one is counted in bytes. Restricted domains are
+in it too, because stores and the reference read them. Which domains form a group is said in data.toml; not all groups
+are the paper's. These are shares of the corpus: the models of the experiments read as many tokens of every domain."""
 
 OVERLAP_DIFFERENCES = """The paper does not say how it divides the n-grams that two domains share; coverage divides by
 those of the evaluation domain, Jaccard by those of both. The paper's own rows give the coefficient that we compute
@@ -322,7 +321,9 @@ def _scatter(points: Sequence[Point], published: Mapping[str, PublishedDomain], 
         gap = 100 * (row.model - row.reference) / row.model
         axes[2].plot(row.overlap, gap, "o", markersize=4, color=ACCENTS[2])
         axes[2].annotate(domain, (row.overlap, gap), fontsize=7, xytext=(4, 3), textcoords="offset points")
-    axes[2].set_xlabel("the paper's rows")
+    axes[2].set_xlabel("largest overlap in the paper's rows")
+    axes[2].set_ylabel("Pythia is better by, % of the perplexity of pdsw")
     for place in axes:
+        place.margins(x=0.2)  # names stand to the right of their points
         place.grid(alpha=0.3)
     return figure_png(figure)

@@ -24,6 +24,7 @@ from silo.errors import SiloError
 from silo.evaluation import intervals
 from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab, LabStore
+from silo.experiments.harness.measure import known_domains
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.files import remove_tree
 from silo.inference.predict import open_predictor
@@ -235,7 +236,7 @@ def longest_stored_run(written: Tokens, view: View) -> int:
 def run(lab: Lab, name: str) -> Result:
     """Every model on every domain of the data that the recipe names."""
     recipe = lab.recipe(name, Recipe)
-    domains = [domain for domain in recipe.domains if domain in lab.sizes]
+    domains = known_domains(lab, recipe.domains)
     places = {model: [_Place.open(lab, recipe, model, domain) for domain in domains] for model in recipe.models}
     runs = {
         model: {

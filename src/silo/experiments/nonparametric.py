@@ -31,8 +31,9 @@ over trainings.
 Settings come from validation text, the test was scored once, and documents that share 13-grams with it are in no store.
 RIC's passages take half of the input (the paper adds them to it); fine-tuning is two epochs at one rate that was not
 tuned. The gap is that between the domains' mean perplexities, so domains of high perplexity weigh more. The paper has
-none of the rows without a language model, fine-tuned, or reference with store. `smollm2` is SmolLM2-135M-Instruct in
-four bits, which reads 1,024 of its 8,192 tokens and was not trained on permitted text only."""
+none of the rows without a language model, fine-tuned, or reference with store. `smollm2` is the model brought along
+under that name (of the committed report SmolLM2-135M-Instruct in four bits, reading 1,024 of its 8,192 tokens), which
+was not trained on permitted text only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,9 @@ class Series:
 
     @classmethod
     def open(cls, lab: Lab, recipe: Recipe, model: str) -> Series:
+        volumes = _volumes(lab, recipe)  # data without a series are refused before anything is trained
         background = lab.store(model, recipe.background, recipe.background_tokens.get(model, 0))
-        return cls(lab, recipe, model, _volumes(lab, recipe), background)
+        return cls(lab, recipe, model, volumes, background)
 
     def copy(self) -> Path:
         """A copy of the background store, which the volumes come into."""

@@ -54,7 +54,7 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     module = import_module(f"silo.experiments.{find_experiment(name)}")
     lab.require_known(name)
     result: Result = module.run(lab, name)
-    options = "".join(f" --{kind} {','.join(names)}" for kind, names in lab.only.items())
+    options = lab.named + "".join(f" --{kind} {','.join(names)}" for kind, names in lab.only.items())
     result = replace(result, options=options, differences=result.differences + _placements(lab.placements.values()))
     return result, save_result(lab.kept / "results", result)
 

@@ -16,6 +16,7 @@ import numpy as np
 from silo.evaluation import intervals
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabStore
+from silo.experiments.harness.measure import known_domains
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
@@ -88,6 +89,7 @@ class _Seconds:
 def run(lab: Lab, name: str) -> Result:
     """Every method of every model at every size of the store."""
     recipe = lab.recipe(name, Recipe)
+    recipe = replace(recipe, domain=known_domains(lab, [recipe.domain])[0])
     found = {model: measure(lab, recipe, model) for model in recipe.models}
     facts = {model: _facts(items) for model, items in found.items()}
     return Result(

@@ -18,7 +18,7 @@ from silo.evaluation.figures import DomainFigures
 from silo.evaluation.scoring import PLAIN
 from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab, LabModel
-from silo.experiments.harness.measure import Setup, measure
+from silo.experiments.harness.measure import Setup, known_domains, measure
 from silo.experiments.harness.result import Result, Table, figure_png, show_estimate
 from silo.experiments.parametric import (
     Comparison,
@@ -191,9 +191,9 @@ def _variant_table(
 
 def _methods(lab: Lab, recipe: Recipe) -> dict[str, list[DomainFigures]]:
     """Every language model with stores of some domains, as the main experiment measures them."""
-    domains = [domain for domain in recipe.store_domains if domain in lab.sizes]
-    if not domains:
+    if not recipe.store_domains:
         return {}
+    domains = known_domains(lab, recipe.store_domains)
     return {
         model: [
             DomainFigures(measure(lab, domain, Setup(model, (lab.store(model, domain),), recipe.methods)))

@@ -17,11 +17,15 @@ from silo.text.masks import is_mostly_masked
 from silo.text.strict_json import parse_object
 
 _SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
+_SPLITS = {".train", ".validation", ".test"}
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """One evaluation text; `label` names file and record, `domain` is its own or the file's name, `split` its own."""
+    """One evaluation text; `label` names file and record, `split` is its own.
+
+    `domain` is its own too, or else the name of a file DOMAIN.jsonl or DOMAIN.SPLIT.jsonl, packed or not.
+    """
 
     label: str
     domain: str
@@ -49,15 +53,15 @@ def read_evaluation(path: Path, limits: Limits | None = None) -> Iterator[Evalua
 
 
 def read_scored(paths: Iterable[Path]) -> Iterator[EvaluationRecord]:
-    """The records of some files that an evaluation counts: all that are not mostly masked."""
+    """The records of some files that an evaluation counts: all that have text which is not mostly masked."""
     for path in paths:
         kept = 0
         for record in read_evaluation(path):
-            if not is_mostly_masked(record.text):
+            if record.text.strip() and not is_mostly_masked(record.text):
                 kept += 1
                 yield record
         if not kept:
-            raise SiloError("input-empty", f"every record of the evaluation file {path} is mostly masked")
+            raise SiloError("input-empty", f"every record of the evaluation file {path} is empty or mostly masked")
 
 
 def _read_plain_text(path: Path) -> str:
@@ -82,7 +86,7 @@ def _parse_record(line: bytes, path: Path, number: int, limits: Limits) -> Evalu
 
 
 def _plain_name(path: Path) -> str:
-    """A file's name without the suffixes that say how it is packed."""
+    """A file's name without the suffixes that say how it is packed and which split it is."""
     while path.suffix in _SUFFIXES:
         path = path.with_suffix("")
-    return path.name
+    return path.with_suffix("").name if path.suffix in _SPLITS else path.name

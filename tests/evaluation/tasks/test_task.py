@@ -58,6 +58,9 @@ def test_a_folder_of_tasks_is_read_in_the_order_of_names(tmp_path: Path) -> None
         ({"label_words": ["t", ""]}, "task.json: 'label_words'"),
         ({"label_names": ["only one"]}, "task.json: 'label_names'"),
         ({"label_names": 7}, "task.json: 'label_names'"),
+        ({"label_names": ["x", "x"]}, "task.json: 'label_names' gives 'x' to two labels"),
+        ({"label_names": ["s", "t"]}, "task.json: 'label_names' gives 's' to two labels"),
+        ({"template": "{text} and {text3}"}, "task.json: 'template' has {text3}"),
         ({"domain_premise": ["x"]}, "task.json: 'domain_premise'"),
         ({"fuzzy_verbalizer": ["x"]}, "task.json: 'fuzzy_verbalizer'"),
         ({"fuzzy_verbalizer": {"q": ["x"]}}, "task.json: 'fuzzy_verbalizer.q'"),
@@ -89,6 +92,15 @@ def test_a_malformed_example_is_named_with_its_line(tmp_path: Path, example: dic
     with pytest.raises(SiloError, match="task-invalid") as raised:
         load(tmp_path, LETTERS, validation=[EXAMPLES[0], example])
     assert "validation.jsonl:line 2" in raised.value.message and named in raised.value.message
+
+
+def test_spaces_around_words_and_byte_order_marks_mean_nothing(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "mine", {**LETTERS, "label_words": [" t", "s "], "fuzzy_verbalizer": {" t": ["h"]}})
+    for file in folder.iterdir():
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    (task,) = load_tasks([folder])
+    assert task.label_words == ("t", "s")
+    assert task.word_sets == (("h",), ("s",))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"template": 1, "template": 2}', "\xff"])

@@ -22,6 +22,9 @@ from silo.text.strict_json import parse_object
 FILE = "task.json"
 SPLITS = ("validation", "test")
 _PLACES = re.compile(r"\{(text2?)\}")
+_NO_PLACES = re.compile(r"\{text(?!2?\})\w*\}")
+_MARK = b"\xef\xbb\xbf"
+"""The byte order mark with which some programs begin a file in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,10 @@ def _load_task(folder: Path) -> Task:
     template = _string(content, "template", path)
     if "{text}" not in template:
         raise _invalid(path, "template", "has no {text}", "write it like: {text} It was")
+    if unknown := _NO_PLACES.search(template):
+        raise _invalid(path, "template", f"has {unknown[0]}", "examples have {text} and {text2}")
     words = _words(content, path)
-    names = content.get("label_names", list(words))
-    if not _is_words(names) or len(names) != len(words):
-        raise _invalid(path, "label_names", "does not fit label_words", "give one name for each label word, or none")
+    names = _names(content, words, path)
     tail = _PLACES.split(template)[-1].rstrip(" ")
     premise = _string(content, "domain_premise", path) if "domain_premise" in content else tail or None
     labels = {name: at for names in (words, names) for at, name in enumerate(names)}
@@ -93,9 +96,7 @@ def _load_task(folder: Path) -> Task:
         raise SiloError("task-invalid", f"{folder} has neither validation.jsonl nor test.jsonl", hint)
     needs_second = "{text2}" in template
     splits = {split: _read_split(folder / f"{split}.jsonl", labels, len(words), needs_second) for split in files}
-    return Task(
-        folder.absolute().name, template, words, tuple(names), premise, _word_sets(content, words, path), splits
-    )
+    return Task(folder.absolute().name, template, words, names, premise, _word_sets(content, words, path), splits)
 
 
 def _words(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
@@ -104,6 +105,17 @@ def _words(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
         hint = "give a list of at least two different words, one for each label"
         raise _invalid(path, "label_words", "is not a list of different words", hint)
     return tuple(word.strip() for word in words)
+
+
+def _names(content: Mapping[str, Any], words: Sequence[str], path: Path) -> tuple[str, ...]:
+    """A name for each label, its word where there is none; none of them says another label."""
+    names = content.get("label_names", list(words))
+    if not _is_words(names) or len(names) != len(words):
+        raise _invalid(path, "label_names", "does not fit label_words", "give one name for each label word, or none")
+    for at, name in enumerate(names):
+        if name in names[:at] or name in {*words} - {words[at]}:
+            raise _invalid(path, "label_names", f"gives {name!r} to two labels", "give each label a name of its own")
+    return tuple(names)
 
 
 def _word_sets(
@@ -116,6 +128,7 @@ def _word_sets(
         return None
     if not isinstance(sets, dict) or not sets:
         raise _invalid(path, key, "is not an object", "give an object: label word to a list of words")
+    sets = {label.strip(): words for label, words in sets.items()}
     for label, words in sets.items():
         if label not in label_words:
             hint = f"the label words are {', '.join(label_words)}"
@@ -168,7 +181,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:
     try:
-        return parse_object(data, Limits().max_depth)
+        return parse_object(data.removeprefix(_MARK), Limits().max_depth)
     except SiloError as error:
         raise SiloError("task-invalid", f"{where}: {error.message}", "write one JSON object, in UTF-8") from None
 

@@ -3,7 +3,7 @@
 Documents that belong together (a thread of mail, a project of code) go to one split together: their files are pooled
 and every group is dealt by a hash of its name. Within a split the order is that of a hash too, so that the first N
 documents are a sample. Documents beyond `train_bytes` of train text are left out, so that a reference model can read
-all that a store holds.
+all that a store holds. A record's domain is that of its file, its id its line where it has none.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 import zstandard
 
 from silo.errors import SiloError
-from silo.files import canonical_json, fingerprint, read_json, write_atomic, write_json
+from silo.files import canonical_json, disk_errors, fingerprint, read_json, write_atomic, write_json
 from silo.recipe import Limits
 from silo.sources.reader.bytes import read_file_lines
 from silo.text.strict_json import parse_object
 
 SPLITS = ("train", "validation", "test")
+_WHOLE = "whole"
+"""An empty file beside the data once all of its domains are there."""
 _HELD_OUT = 0.1
 """Of the groups of a pooled domain, this share is validation text and as much is test text."""
 
@@ -68,17 +70,33 @@ def find_domains(data: Path) -> dict[str, dict[str, Path]]:
 
 
 def prepare_data(data: Path, out: Path, recipe: DataRecipe) -> dict[str, Any]:
-    """Write the files of every domain to `out`; what is there already is kept. Returns documents and bytes by split."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write the files of every domain to `out`; what is there already is kept. Returns documents and bytes by split.
+
+    A folder is of one data for good: corpus, models and stores were made from it.
+    """
+    domains = find_domains(data)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    made = {note.stem for note in out.glob("*.json")}
+    if (out / _WHOLE).exists() and made != domains.keys():
+        raise _other_data(out, sorted(made ^ domains.keys()))
     counts = {}
-    for domain, files in find_domains(data).items():
+    for domain, files in domains.items():
         group, most = recipe.together.get(domain, ""), 0 if domain in recipe.whole else recipe.train_bytes
         key = fingerprint([domain, group, most, {split: _identity(path) for split, path in files.items()}])
         note = out / f"{domain}.json"
-        if not note.exists() or read_json(note)["key"] != key:
+        if not note.exists():
             write_json(note, {"key": key, "splits": _prepare_domain(domain, files, out, group, most)})
+        elif read_json(note)["key"] != key:
+            raise _other_data(out, [domain])
         counts[domain] = read_json(note)["splits"]
+    (out / _WHOLE).touch()
     return counts
+
+
+def _other_data(out: Path, domains: list[str]) -> SiloError:
+    what = f"{out.parent} was made from other data: {', '.join(domains)} differ{'s' if len(domains) == 1 else ''}"
+    return SiloError("out-exists", what, "give another folder with --work, or remove this one")
 
 
 def _identity(path: Path) -> list[Any]:
@@ -88,7 +106,7 @@ def _identity(path: Path) -> list[Any]:
 def _prepare_domain(domain: str, files: dict[str, Path], out: Path, group: str, most: int) -> dict[str, Any]:
     pools: dict[str, list[_Line]] = {split: [] for split in SPLITS}
     for split, path in files.items():
-        for record in _records(path):
+        for record in _records(path, domain):
             place = _deal(domain, _group_name(record, group)) if group else split
             pools[place].append(_Line(_order(record), canonical_json(record), len(record["text"].encode())))
     counts = {}
@@ -100,13 +118,21 @@ def _prepare_domain(domain: str, files: dict[str, Path], out: Path, group: str, 
     return counts
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _records(path: Path, domain: str) -> Iterator[dict[str, Any]]:
     limits = Limits()
-    for line in read_file_lines(path, limits):
+    for number, line in enumerate(read_file_lines(path, limits), start=1):
+        where = f"{path.name}:line {number}"
         if line is None:
-            raise SiloError("line-too-long", f"a line of {path.name} is too long")
-        if line.strip():
-            yield parse_object(line, limits.max_depth)
+            raise SiloError("line-too-long", f"{where} is too long")
+        if not line.strip():
+            continue
+        try:
+            record = parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
+        except SiloError as error:
+            raise SiloError(error.code, f"{where}: {error.message}") from None
+        if not isinstance(record.get("text"), str):
+            raise SiloError("field-missing", f"{where} has no text")
+        yield {**record, "id": record.get("id", where), "domain": domain}
 
 
 def _group_name(record: dict[str, Any], group: str) -> str:
@@ -115,7 +141,8 @@ def _group_name(record: dict[str, Any], group: str) -> str:
         subject = record["text"].partition("\n")[0].lower().removeprefix("subject:")
         name = _SUBJECT_NOISE.sub(" ", subject).strip()
     else:
-        name = str(record.get("metadata", {}).get(group, ""))
+        metadata = record.get("metadata")
+        name = str(metadata.get(group, "")) if isinstance(metadata, dict) else ""
     return name or str(record["id"])
 
 

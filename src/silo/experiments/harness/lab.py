@@ -11,7 +11,7 @@ measurement too: where it is known, neither is made again for figures that are k
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from silo.corpus.decontaminate import EvaluationText
 from silo.errors import SiloError
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.evaluation.tune import tune
-from silo.experiments.harness.data import DataRecipe, prepare_data
+from silo.experiments.harness.data import DataRecipe, find_domains, prepare_data
 from silo.files import file_sha256, fingerprint, read_json, remove_tree, write_json
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
@@ -35,7 +35,7 @@ from silo.pairing import create_store, open_store
 from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, parse_recipe, read_toml
-from silo.records import Document
+from silo.records import Document, Tier
 from silo.search.knn.codec import CodecSettings
 from silo.text.tokenizer import load_tokenizer
 
@@ -77,8 +77,9 @@ class Lab:
     """One folder of experiments over one folder of data; keys in a recipe of `changes` replace those of `recipes`.
 
     `kept` is where measurements and results are, if not in the same folder. `workers` build the corpus (0: one for each
-    core), `codec` is how codecs are learned; both are for small labs. `only` names what an
-    experiment is cut down to, of the lists `models` and `domains` of its recipe.
+    core), `codec` is how codecs are learned; both are for small labs. `only` names what an experiment is cut down to:
+    some of the `models` of its recipe, or domains of the data instead of its `domains`. `named` is how a command line
+    names the data, where it has to.
     """
 
     def __init__(
@@ -92,12 +93,13 @@ class Lab:
         workers: int = 0,
         codec: CodecSettings = DEFAULT_CODEC,
         only: Mapping[str, Sequence[str]] = _ALL,
+        named: str = "",
         talk: Callable[[str], None] = lambda _: None,
         advance: Advance = lambda *_: None,
     ) -> None:
         self.folder, self.data, self.recipes, self.changes = folder.absolute(), data, recipes, changes
         self.kept = (kept or folder).absolute()
-        self.workers, self.codec_settings, self.only = workers, codec, only
+        self.workers, self.codec_settings, self.only, self.named = workers, codec, only, named
         self.talk, self.advance = talk, advance
         self.placements: dict[Path, str] = {}
         """Of every cell that was asked for: where networks computed, "" for the processor in float32."""
@@ -107,13 +109,15 @@ class Lab:
         content = self._recipe_content(name)
         for kind_of_list, chosen in self.only.items():
             if kind_of_list in content:
-                content[kind_of_list] = [item for item in content[kind_of_list] if item in chosen]
+                content[kind_of_list] = list(chosen)
         return parse_recipe(content, kind, where=f"{name}.toml")
 
     def require_known(self, name: str) -> None:
-        """Refuse to cut an experiment down to models or domains that it does not have."""
+        """Refuse to cut an experiment down to models that it does not have, or domains that the data do not have."""
         for kind_of_list, chosen in self.only.items():
-            known = self._recipe_content(name).get(kind_of_list, ())
+            known: Iterable[str] = self._recipe_content(name).get(kind_of_list, ())
+            if known and kind_of_list == "domains":
+                known = find_domains(self.data)
             missing = sorted(set(chosen) - set(known))
             if missing:
                 hint = f"it has {', '.join(known)}" if known else f"it has no list of {kind_of_list} to choose from"
@@ -192,7 +196,7 @@ class Lab:
             assert self.sizes
             self.talk(f"model {place.name}: train")
             place.parent.mkdir(parents=True, exist_ok=True)
-            train(recipe, place, base=self.folder, talk=self.talk, advance=self.advance)
+            train(self._with_tokenizer(recipe), place, base=self.folder, talk=self.talk, advance=self.advance)
             self._keep_cell("trained", self._trained_key(recipe), _model_facts(place))
         return place
 
@@ -212,7 +216,18 @@ class Lab:
         return LabModel(**{**facts, "fingerprint": fingerprint(key)}, train=make)
 
     def _trained_key(self, recipe: TrainRecipe) -> dict[str, Any]:
-        return {"recipe": asdict(recipe), "corpus": self.corpus().fingerprint}
+        return {"recipe": asdict(self._with_tokenizer(recipe)), "corpus": self.corpus().fingerprint}
+
+    def _with_tokenizer(self, recipe: TrainRecipe) -> TrainRecipe:
+        """A recipe whose tokenizer learns from text that is there: data may have none in the public domain.
+
+        It is then the text of the lowest tier of the corpus, so that all models still share a tokenizer.
+        """
+        held = {shard.tier for shard in self.corpus().shards()}
+        lowest = str(min(held, default=Tier.pd))
+        if not recipe.tokenizer_tiers or held & set(map(Tier, recipe.tokenizer_tiers)) or lowest not in recipe.tiers:
+            return recipe
+        return replace(recipe, tokenizer_tiers=(lowest,))
 
     def find_model(self, name: str) -> LabModel:
         """What is known of a model by its name; no weights are read."""

@@ -39,7 +39,7 @@ def open_quick_lab(
     if not data.exists():
         talk("packages: code and docstrings of the Python packages of this machine")
         write_packages(data, SourceRecipe("distributions", ("*",), exclude=_EXCLUDED))
-    return Lab(folder, data, changes=QUICK, talk=talk, advance=advance)
+    return Lab(folder, data, changes=QUICK, named=" --quick", talk=talk, advance=advance)
 
 
 def write_packages(folder: Path, source: SourceRecipe) -> None:
