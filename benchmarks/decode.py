@@ -33,6 +33,7 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings
 from silo.lm.encode import DocumentEncoder
 from silo.lm.engine.engine import Engine
+from silo.lm.engine.weights import Storage
 from silo.lm.manifest import Key, codec_key
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import make_network
@@ -47,6 +48,7 @@ from silo.text.stream import first_tokens, merged_stream
 from silo.text.tokenizer import Ids
 from store import documents
 
+SIZES = ("small", "large")
 CONTEXTS = (64, 512, 2048)
 BATCHES = (8, 32)
 KEYS_LEARNED = 160_000
@@ -72,13 +74,14 @@ GOALS = {
 Clock = Callable[[], float]
 
 
-def measure_decoding(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every part of the table that `arguments` name a model for."""
-    found: dict[str, Any] = {"goals": GOALS}
+def measure_decoding(arguments: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
+    """Every part of the table that `arguments` name a model for; with `--sizes` those alone, beside what is known."""
+    sizes = arguments.sizes or SIZES
+    found: dict[str, Any] = {"goals": GOALS, **{size: known[size] for size in SIZES if size in known}}
     with tempfile.TemporaryDirectory() as folder:
         small = arguments.small or _make_small(Path(folder) / "demo-4M")
         for size, place in (("small", small), ("large", arguments.large_model)):
-            if place is not None:
+            if place is not None and size in sizes:
                 found[size] = _Model(size, place, arguments).measure()
                 print(found[size], flush=True)
     return found
@@ -107,12 +110,15 @@ class _Model:
         self.rounds, self.tokens = arguments.rounds, arguments.tokens if size == "small" else arguments.tokens // 4
 
     def measure(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"place": self.place.name, "tokens": {}, "prefill": {}}
+        kept = Engine.open(self.place).storage
+        found: dict[str, Any] = {"place": self.place.name, "kept": kept, "tokens": {}, "prefill": {}, "widened": {}}
         for threads in (1, 2):
             for context in CONTEXTS:
                 if context + self.tokens < self.slow.context:
                     name = f"{threads} threads, context {context}"
                     found["tokens"][name], found["prefill"][name] = self._against_transformers(threads, context)
+                    if kept != "float32":
+                        found["widened"][name], _ = self._against_transformers(threads, context, "float32")
         found["batches"] = {f"{count}": self._batch(count) for count in BATCHES} if self.size == "large" else {}
         found["perplexity"] = {domain: self._compare_perplexity(domain) for domain in EQUAL_DOMAINS}
         found["neighbours"] = {key: self._compare_neighbours(key) for key in get_args(Key)}
@@ -125,10 +131,11 @@ class _Model:
     def _prompt(self, context: int) -> NDArray[np.int64]:
         return np.random.default_rng(0).integers(0, self.slow.tokenizer.vocabulary, context)
 
-    def _against_transformers(self, threads: int, context: int) -> tuple[float, float]:
+    def _against_transformers(self, threads: int, context: int, storage: Storage = "auto") -> tuple[float, float]:
         """How many times longer `transformers.generate` takes, for new tokens and for the prompt."""
         torch.set_num_threads(threads)
-        engine, prompt, clock = Engine.open(self.place, threads=threads), self._prompt(context), _clock(threads)
+        engine, prompt = Engine.open(self.place, threads=threads, storage=storage), self._prompt(context)
+        clock = _clock(threads)
         slot = engine.claim_slot()
         ours = partial(_decode, engine, [slot], prompt[None], self.tokens)
         contest: Contest = {
@@ -334,7 +341,15 @@ def missed_goals(found: dict[str, Any]) -> list[str]:
 def decode_page(found: dict[str, Any]) -> list[str]:
     """The results as lines of a page."""
     lines = ["", "## The decode engine against `transformers.generate`", ""]
-    lines += ["How many times faster, medians over paired rounds, fp32.", ""]
+    lines += [
+        "How many times faster, medians over paired rounds. All arithmetic is in float32, and logits are the same to the "
+        "bit however weights are kept: "
+        + "; ".join(
+            f"{found[size]['place']} as {found[size].get('kept', 'float32')}" for size in SIZES if size in found
+        )
+        + " (blocks: 10 bits for each weight of a 4-bit file, which give its float32).",
+        "",
+    ]
     sizes = [size for size in ("small", "large") if size in found]
     header = [f"{found[size]['place']} ({size})" for size in sizes]
     lines += [f"| | {' | '.join(header)} |", f"|---|{'---:|' * len(sizes)}"]
@@ -345,6 +360,11 @@ def decode_page(found: dict[str, Any]) -> list[str]:
     for part, title in (("tokens", "a token"), ("prefill", "the prompt")):
         names = list(dict.fromkeys(name for size in sizes for name in found[size][part]))
         lines += [row(f"{title}, {name}", [found[size][part].get(name, "") for size in sizes]) for name in names]
+    widened = [found[size].get("widened", {}) for size in sizes]
+    lines += [
+        row(f"a token, weights as float32 in memory, {name}", [one.get(name, "") for one in widened])
+        for name in dict.fromkeys(name for one in widened for name in one)
+    ]
     for count in BATCHES:
         batches = [found[size]["batches"].get(str(count), {}).get("times", "") for size in sizes]
         lines.append(row(f"batch of {count}, two threads, same bits as alone", batches))

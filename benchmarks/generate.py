@@ -76,6 +76,12 @@ def main() -> int:
     )
     parser.add_argument("--small", type=Path, help="for --decode: a model of about 4M parameters; made without it")
     parser.add_argument("--large-model", type=Path, help="for --decode: a model of about 135M parameters")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        choices=("small", "large"),
+        help="for --decode: measure these, keep what is known of others",
+    )
     parser.add_argument("--store-tokens", type=int, nargs="*", default=[1_000_000, 10_000_000], help="for --decode")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "generate.json")
     arguments = parser.parse_args()
@@ -100,7 +106,7 @@ def compare_decoding(arguments: argparse.Namespace) -> int:
     from decode import decode_page, measure_decoding, missed_goals
 
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    found["decode"] = measure_decoding(arguments)
+    found["decode"] = measure_decoding(arguments, found.get("decode", {}))
     found["decode"]["missed"] = missed_goals(found["decode"])
     write_json(arguments.out, found)
     lines = [
