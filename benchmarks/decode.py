@@ -342,7 +342,7 @@ def decode_page(found: dict[str, Any]) -> list[str]:
     """The results as lines of a page."""
     lines = ["", "## The decode engine against `transformers.generate`", ""]
     lines += [
-        "How many times faster, medians over paired rounds. All arithmetic is in float32, and logits are the same to the "
+        "How many times faster, medians over paired rounds. All arithmetic is in float32; logits are the same to the "
         "bit however weights are kept: "
         + "; ".join(
             f"{found[size]['place']} as {found[size].get('kept', 'float32')}" for size in SIZES if size in found
