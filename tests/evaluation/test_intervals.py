@@ -45,9 +45,15 @@ def test_a_paired_difference_is_sharper_than_its_parts() -> None:
 def test_what_is_not_defined_is_null_and_resamples_without_it_are_left_out() -> None:
     nothing = perplexity(np.zeros(1001), np.zeros(1001))
     assert Estimate.of(nothing).as_json() == {"value": None, "low": None, "high": None}
-    tokens = Resamples(2).total(np.array([0.0, 5.0]))
-    found = Estimate.of(perplexity(-tokens, tokens))
-    assert found.value == found.low == found.high == pytest.approx(np.e)
+    draws = Resamples(3)
+    tokens, logs = draws.total(np.array([0.0, 5.0, 5.0])), draws.total(np.array([0.0, -5.0, -10.0]))
+    found = Estimate.of(perplexity(logs, tokens))
+    assert found.low == pytest.approx(np.e) and found.high == pytest.approx(np.e**2)
+
+
+def test_draws_that_agree_give_no_interval() -> None:
+    found = Estimate.of(Resamples(1).mean(np.array([5.0])))
+    assert found.as_json() == {"value": 5.0, "low": None, "high": None}
 
 
 def test_the_share_of_a_gap() -> None:

@@ -81,12 +81,25 @@ def test_what_was_made_is_kept_and_other_data_are_refused(data: Path, tmp_path: 
     write_jsonl(data / "new.train.jsonl", [record("n", "new")])
     for split in SPLITS:
         write_jsonl(data / f"new.{split}.jsonl", [record(split, "new")])
-    with pytest.raises(SiloError, match="other data: new differs"):
+    with pytest.raises(SiloError, match=r"other data, or by another data\.toml: new differs"):
         prepare_data(data, out, RECIPE)
     (data / "new.test.jsonl").unlink()
     write_jsonl(data / "prose.test.jsonl", [record("new", "another text")])
-    with pytest.raises(SiloError, match="other data: prose differs"):
+    with pytest.raises(SiloError, match=r"data\.toml: prose differs"):
         prepare_data(data, out, RECIPE)
+
+
+def test_data_may_change_until_all_of_them_were_read(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    broken = (data / "prose.test.jsonl").read_bytes()
+    (data / "prose.test.jsonl").write_text("{")
+    with pytest.raises(SiloError, match="json-invalid"):
+        prepare_data(data, out, RECIPE)
+    (data / "prose.test.jsonl").write_bytes(broken)
+    (data / "code.test.jsonl").unlink()
+    write_jsonl(data / "mail.test.jsonl", [record("new", "Subject: another\nmail")])
+    assert list(prepare_data(data, out, RECIPE)) == ["mail", "prose"]
+    assert list(prepare_data(data, out, RECIPE)) == ["mail", "prose"]
 
 
 def test_records_need_no_more_than_a_text(tmp_path: Path) -> None:

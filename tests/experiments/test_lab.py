@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from silo import placement
+from silo.errors import SiloError
+from silo.experiments.harness.data import SPLITS
 from silo.experiments.harness.lab import Lab
 from silo.experiments.run import run_experiment
 from silo.lm.model import LanguageModel
@@ -30,6 +32,17 @@ def test_a_result_tells_how_many_measurements_were_not_made_in_float32(
         run_experiment(reopen(lab, kept=tmp_path / "short"), "parametric")
     found, _ = run_experiment(reopen(lab, kept=tmp_path / "short"), "parametric")
     assert re.search(r" (\d+) of \1 measurements were made on cpu in bfloat16\.", found.differences)
+
+
+def test_data_without_public_domain_text_have_a_tokenizer_of_what_there_is(lab: Lab, tmp_path: Path) -> None:
+    for split in SPLITS:
+        for domain in ("code", "notes"):
+            name = f"{domain}.{split}.jsonl"
+            (tmp_path / name).write_bytes((lab.data / name).read_bytes())
+    mine = Lab(tmp_path / "work", tmp_path, recipes=lab.recipes, workers=1, codec=lab.codec_settings)
+    assert LanguageModel.open(mine.model("all", codec=False)).manifest["training"]["tokenizer"]["tiers"] == ["sw"]
+    with pytest.raises(SiloError, match="no document of the tiers pd"):
+        mine.model("pd", codec=False)
 
 
 def test_a_store_grown_from_a_smaller_one_is_the_one_filled_at_once(lab: Lab, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from silo.errors import SiloError
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.engine.engine import Engine
 from silo.lm.importers.import_model import import_model
 from silo.lm.manifest import verify_files
@@ -504,10 +506,18 @@ def test_a_gguf_file_computes_what_its_quantised_weights_say(gguf_file: tuple[Pa
     assert_template_is_kept(model)
 
 
-def test_the_decode_engine_keeps_the_blocks_of_a_gguf_file(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:
-    file, _ = gguf_file
-    import_model(str(file), tmp_path / "ours")
-    packed, plain = Engine.open(tmp_path / "ours"), Engine.open(tmp_path / "ours", storage="float32")
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_decode_engine_keeps_the_blocks_of_a_gguf_file(
+    tied: bool, threads: int, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silo.lm.engine.engine._WORK_PER_THREAD", 1)
+    monkeypatch.setattr("silo.lm.engine.engine._FEW_ROWS", 0)
+    network = make_network(replace(TINY, tied=tied), vocabulary=258, begin=257, seed=4)
+    write_gguf(tmp_path / "model.gguf", network, tokenizer_file)
+    import_model(str(tmp_path / "model.gguf"), tmp_path / "ours")
+    packed = Engine.open(tmp_path / "ours", threads=threads)
+    plain = Engine.open(tmp_path / "ours", storage="float32", threads=1)
     assert (packed.storage, plain.storage) == ("blocks", "float32")
     assert packed.weight_bytes < 0.4 * plain.weight_bytes
     ids, rows = np.random.default_rng(0).integers(0, 258, 60), [1, 2, 3, 5, 9, 40]  # tiles of all kinds, and of several
@@ -532,6 +542,20 @@ def test_blocks_that_are_not_those_of_the_weights_are_refused(gguf_file: tuple[P
     with pytest.raises(SiloError, match="does not give the weights") as refused:
         Engine.open(tmp_path / "ours")
     assert refused.value.code == "model-damaged"
+    with pytest.raises(SiloError, match="differs from the manifest"):
+        DecodingModel.open(tmp_path / "ours")
+    blocks.write_bytes(whole[:100])
+    with pytest.raises(SiloError, match="model-damaged"):
+        Engine.open(tmp_path / "ours")
+    assert Engine.open(tmp_path / "ours", storage="float32").storage == "float32"
+
+
+def test_blocks_have_no_say_in_what_the_weights_are(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:
+    import_model(str(gguf_file[0]), tmp_path / "ours")
+    blocks = tmp_path / "ours" / "model.blocks"
+    norm = np.full(load_file(tmp_path / "ours" / "model.safetensors")["model.norm.weight"].shape, 99, dtype=np.float32)
+    save_file({**load_file(blocks), "model.norm.weight": norm}, blocks)
+    assert (Engine.open(tmp_path / "ours")._network.gains < 90).all()
 
 
 def test_a_damaged_gguf_file_is_refused(gguf_file: tuple[Path, Any], tmp_path: Path) -> None:

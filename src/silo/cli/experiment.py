@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,6 @@ def _run(arguments: argparse.Namespace) -> int:
         show.facts("report", {"experiments": names, "page": f"{out}/report.html"}, as_json=arguments.json)
         return 0
     find_experiment(arguments.name)
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SiloError("not-writable", f"{work} cannot be a folder to work in: {error.strerror}") from error
     with show.progress(quiet=arguments.quiet) as advance:
         result, place = run_experiment(_open_lab(arguments, work, advance), arguments.name)
     if arguments.json:
@@ -84,5 +81,10 @@ def _open_lab(arguments: argparse.Namespace, work: Path, advance: Advance) -> La
 
     chosen = {"models": arguments.models, "domains": arguments.domains}
     only = {kind: names.split(",") for kind, names in chosen.items() if names}
-    named = f" --data {arguments.data}" if arguments.data else ""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SiloError("not-writable", f"{work} cannot be a folder to work in: {error.strerror}") from error
+    given = {"--data": arguments.data, "--work": arguments.work}
+    named = "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
     return Lab(work, data, kept=kept, only=only, named=named, talk=talk, advance=advance)

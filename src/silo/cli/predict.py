@@ -157,7 +157,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     guard = "repeat at most N tokens in a row of a document, and fewer where its quote right is smaller"
     parser.add_argument("--guard", type=int, metavar="N", help=guard)
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="show the N nearest places per token")
-    storage = "how the engine keeps weights: auto (as in their file), float32, bf16 or fp16"
+    storage = "how the engine keeps weights: auto (as in their file, or smaller without loss), float32, bf16 or fp16"
     parser.add_argument("--storage", default="auto", choices=("auto", "float32", "bf16", "fp16"), help=storage)
     parser.add_argument("--ledger", action="store_true", help="note the documents' shares in the stores' ledgers")
     show.add_html(parser)

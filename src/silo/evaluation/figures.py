@@ -161,11 +161,8 @@ class DomainFigures:
             figures["clean"] = self.perplexity(row, CLEAN)
             if compared:
                 figures["clean_gap_closed"] = self.gap_closed(row, REFERENCE, CLEAN)
-        return {**self._estimates(figures), "by_match": self._estimates(by_match)}
-
-    def _estimates(self, figures: Mapping[str, Floats]) -> dict[str, Any]:
-        documents = len(self.sums.labels)
-        return {name: Estimate.of(figure, documents).as_json() for name, figure in figures.items()}
+        plain_figures = {name: Estimate.of(figure).as_json() for name, figure in figures.items()}
+        return {**plain_figures, "by_match": {name: Estimate.of(item).as_json() for name, item in by_match.items()}}
 
     def by_document(self) -> list[dict[str, Any]]:
         """Of every document its tokens, bytes, share of long matches and perplexity in every row."""

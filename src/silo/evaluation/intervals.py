@@ -19,17 +19,18 @@ _LEVEL = 95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value and its 95 % interval."""
+    """A value and its 95 % interval; none (nan) where all draws agree, as those of a single document do."""
 
     value: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, figure: Floats, documents: int = 2) -> Estimate:
-        """From a figure's vector; resamples in which it is not defined are left out. One document has no interval."""
-        known = figure[1:][np.isfinite(figure[1:])] if documents > 1 else figure[:0]
-        low, high = np.percentile(known, [50 - _LEVEL / 2, 50 + _LEVEL / 2]) if len(known) else (np.nan, np.nan)
+    def of(cls, figure: Floats) -> Estimate:
+        """From a figure's vector; resamples in which it is not defined are left out."""
+        known = figure[1:][np.isfinite(figure[1:])]
+        varies = len(known) > 0 and float(np.ptp(known)) > 0
+        low, high = np.percentile(known, [50 - _LEVEL / 2, 50 + _LEVEL / 2]) if varies else (np.nan, np.nan)
         return cls(float(figure[0]), float(low), float(high))
 
     def as_json(self) -> dict[str, float | None]:

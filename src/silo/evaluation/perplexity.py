@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -189,6 +190,8 @@ class _Uses:
         try:
             with disk_errors(home):
                 home.mkdir(parents=True, exist_ok=True)
+            if not os.access(home, os.W_OK):
+                raise SiloError("not-writable", f"not allowed to write {path}")
             earlier = [json.loads(line)["text"] for line in whole_lines(path)] if path.exists() else []
         except OSError as error:
             raise SiloError("not-writable", f"{home} cannot be a home folder: {error.strerror}") from error

@@ -43,9 +43,12 @@ CODEC_FOLDER = "codec"
 _GROWING, _REPLACED, _REPLACED_ONCE = ".saving", ".replaced", ".old"
 """Endings of the new and the old one of two directories; `.old` is of earlier versions and never removed."""
 
+BLOCKS_FILE = "model.blocks"
+"""Safetensors: NAME.scales and NAME.offsets [outputs, blocks] of matrices whose float32 were made of blocks."""
+
 _WEIGHTS = ".safetensors"
 _FUNCTION = ("config.json", TOKENIZER)
-_LOADED = (*_FUNCTION, "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_LOADED = (*_FUNCTION, "tokenizer_config.json", "chat_template.jinja", "generation_config.json", BLOCKS_FILE)
 
 
 def model_fingerprint(manifest: Mapping[str, Any]) -> str:

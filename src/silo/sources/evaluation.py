@@ -14,6 +14,7 @@ from silo.files import nearest_path
 from silo.recipe import Limits
 from silo.sources.reader.bytes import read_file_lines
 from silo.text.masks import is_mostly_masked
+from silo.text.normalise import normalise
 from silo.text.strict_json import parse_object
 
 _SUFFIXES = {".gz", ".zst", ".jsonl", ".json", ".ndjson", ".txt", ".md"}
@@ -57,7 +58,7 @@ def read_scored(paths: Iterable[Path]) -> Iterator[EvaluationRecord]:
     for path in paths:
         kept = 0
         for record in read_evaluation(path):
-            if record.text.strip() and not is_mostly_masked(record.text):
+            if normalise(record.text).strip() and not is_mostly_masked(record.text):
                 kept += 1
                 yield record
         if not kept:

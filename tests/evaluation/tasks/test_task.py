@@ -64,6 +64,7 @@ def test_a_folder_of_tasks_is_read_in_the_order_of_names(tmp_path: Path) -> None
         ({"domain_premise": ["x"]}, "task.json: 'domain_premise'"),
         ({"fuzzy_verbalizer": ["x"]}, "task.json: 'fuzzy_verbalizer'"),
         ({"fuzzy_verbalizer": {"q": ["x"]}}, "task.json: 'fuzzy_verbalizer.q'"),
+        ({"fuzzy_verbalizer": {"t": ["x"], " t": ["y"]}}, "task.json: 'fuzzy_verbalizer' names a label twice"),
         ({"fuzzy_verbalizer": {"t": []}}, "task.json: 'fuzzy_verbalizer.t'"),
         ({"fuzzy_verbalizer": {"t": [1]}}, "task.json: 'fuzzy_verbalizer.t'"),
         ({"template": "{text} {text2}"}, "test.jsonl:line 1: 'text2' is missing"),

@@ -43,16 +43,16 @@ def _figures(row: Row, alone: Row | None, draws: Resamples) -> dict[str, Any]:
     right = row.right.astype(np.float64)
     facts = [choice.facts for choice in row.choices]
     return {
-        **_estimate("accuracy", draws.mean(right), len(right)),
+        **_estimate("accuracy", draws.mean(right)),
         "n": len(right),
-        "difference_to_lm": _estimate("value", draws.mean(right - alone.right), len(right)) if alone else None,
+        "difference_to_lm": _estimate("value", draws.mean(right - alone.right)) if alone is not None else None,
         "settings": facts[0] if len(facts) == 1 else facts,
         "settings_from": row.settings_from,
     }
 
 
-def _estimate(name: str, figure: Floats, examples: int) -> dict[str, Any]:
-    found = Estimate.of(figure, examples).as_json()
+def _estimate(name: str, figure: Floats) -> dict[str, Any]:
+    found = Estimate.of(figure).as_json()
     return {name: found["value"], "interval": [found["low"], found["high"]]}
 
 
@@ -62,6 +62,5 @@ def _averages(results: Sequence[TaskResult], draws: dict[str, Resamples]) -> dic
     for method in results[0].rows:
         right = {result.name: result.rows[method][result.headline].right.astype(np.float64) for result in results}
         figure = np.mean([draws[name].mean(values) for name, values in right.items()], axis=0)
-        examples = sum(map(len, right.values()))
-        averages[method] = {**_estimate("accuracy", figure, examples), "tasks": len(right)}
+        averages[method] = {**_estimate("accuracy", figure), "tasks": len(right)}
     return averages

@@ -128,6 +128,8 @@ def _word_sets(
         return None
     if not isinstance(sets, dict) or not sets:
         raise _invalid(path, key, "is not an object", "give an object: label word to a list of words")
+    if len({label.strip() for label in sets}) < len(sets):
+        raise _invalid(path, key, "names a label twice", "give each label word one list")
     sets = {label.strip(): words for label, words in sets.items()}
     for label, words in sets.items():
         if label not in label_words:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import zstandard
 
 from silo.errors import SiloError
-from silo.files import canonical_json, disk_errors, fingerprint, read_json, write_atomic, write_json
+from silo.files import canonical_json, disk_errors, fingerprint, read_json, remove_file, write_atomic, write_json
 from silo.recipe import Limits
 from silo.sources.reader.bytes import read_file_lines
 from silo.text.strict_json import parse_object
@@ -77,25 +77,30 @@ def prepare_data(data: Path, out: Path, recipe: DataRecipe) -> dict[str, Any]:
     domains = find_domains(data)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+    whole = (out / _WHOLE).exists()
     made = {note.stem for note in out.glob("*.json")}
-    if (out / _WHOLE).exists() and made != domains.keys():
+    if whole and made != domains.keys():
         raise _other_data(out, sorted(made ^ domains.keys()))
     counts = {}
     for domain, files in domains.items():
         group, most = recipe.together.get(domain, ""), 0 if domain in recipe.whole else recipe.train_bytes
         key = fingerprint([domain, group, most, {split: _identity(path) for split, path in files.items()}])
         note = out / f"{domain}.json"
-        if not note.exists():
-            write_json(note, {"key": key, "splits": _prepare_domain(domain, files, out, group, most)})
-        elif read_json(note)["key"] != key:
+        known = read_json(note) if note.exists() else {}
+        if whole and known["key"] != key:
             raise _other_data(out, [domain])
+        if known.get("key") != key:
+            write_json(note, {"key": key, "splits": _prepare_domain(domain, files, out, group, most)})
         counts[domain] = read_json(note)["splits"]
+    for domain in made - domains.keys():
+        remove_file(out / f"{domain}.json")
     (out / _WHOLE).touch()
     return counts
 
 
 def _other_data(out: Path, domains: list[str]) -> SiloError:
-    what = f"{out.parent} was made from other data: {', '.join(domains)} differ{'s' if len(domains) == 1 else ''}"
+    differ = "differs" if len(domains) == 1 else "differ"
+    what = f"{out.parent} was made from other data, or by another data.toml: {', '.join(domains)} {differ}"
     return SiloError("out-exists", what, "give another folder with --work, or remove this one")
 
 
@@ -132,7 +137,8 @@ def _records(path: Path, domain: str) -> Iterator[dict[str, Any]]:
             raise SiloError(error.code, f"{where}: {error.message}") from None
         if not isinstance(record.get("text"), str):
             raise SiloError("field-missing", f"{where} has no text")
-        yield {**record, "id": record.get("id", where), "domain": domain}
+        named = record.get("id")
+        yield {**record, "id": where if named is None else named, "domain": domain}
 
 
 def _group_name(record: dict[str, Any], group: str) -> str:

@@ -109,14 +109,16 @@ class Lab:
         content = self._recipe_content(name)
         for kind_of_list, chosen in self.only.items():
             if kind_of_list in content:
-                content[kind_of_list] = list(chosen)
+                named = [item for item in content[kind_of_list] if item in chosen]
+                content[kind_of_list] = [*named, *sorted({*chosen} - {*named})]
         return parse_recipe(content, kind, where=f"{name}.toml")
 
     def require_known(self, name: str) -> None:
         """Refuse to cut an experiment down to models that it does not have, or domains that the data do not have."""
         for kind_of_list, chosen in self.only.items():
-            known: Iterable[str] = self._recipe_content(name).get(kind_of_list, ())
-            if known and kind_of_list == "domains":
+            content = self._recipe_content(name)
+            known: Iterable[str] = content.get(kind_of_list, ())
+            if kind_of_list == "domains" and kind_of_list in content:
                 known = find_domains(self.data)
             missing = sorted(set(chosen) - set(known))
             if missing:
@@ -223,7 +225,7 @@ class Lab:
 
         It is then the text of the lowest tier of the corpus, so that all models still share a tokenizer.
         """
-        held = {shard.tier for shard in self.corpus().shards()}
+        held = {Tier(row["tier"]) for row in self.corpus().manifest["table"] if row["train_tokens"]}
         lowest = str(min(held, default=Tier.pd))
         if not recipe.tokenizer_tiers or held & set(map(Tier, recipe.tokenizer_tiers)) or lowest not in recipe.tiers:
             return recipe

@@ -393,6 +393,14 @@ def _unpack(panel: int, length: int, target: int) -> None:
 
 
 @numba.njit(nogil=True)
+def _input_bytes(stored: int) -> int:
+    """What a panel has for one input."""
+    if stored == BLOCKS:
+        return BLOCK_BYTES // BLOCK
+    return (4 if stored == FLOAT32 else 2) * PANEL
+
+
+@numba.njit(nogil=True)
 def _multiply(
     stored: int,
     weights: int,
@@ -411,7 +419,7 @@ def _multiply(
         block = min(_BLOCK_ROWS, rows - first)
         panels = 2 if block <= _FEW_ROWS else _TILE_PANELS
         tiles = (block + _TILE_ROWS - 1) // _TILE_ROWS
-        fetched = panels * (panel_bytes // length) // tiles  # at each input of each tile, of the panels that come next
+        fetched = panels * _input_bytes(stored) // tiles  # at each input of each tile, of the panels that come next
         for panel in range(0, 2 * pairs, panels):
             w, target = weights + panel * panel_bytes, y + first * y_bytes + 4 * PANEL * panel
             if stored == BLOCKS and tiles > 1:
@@ -973,7 +981,8 @@ def pack_blocks(
 ) -> bool:
     """As `pack_rows`, in blocks: False where scales and offsets [outputs, blocks] do not give the weights to the bit.
 
-    `panels` [panels, bytes] and `heads` [panels, floats] are the same memory.
+    A zero may change its sign, which no product shows. `panels` [panels, bytes] and `heads` [panels, floats] are the
+    same memory.
     """
     for at in range(len(rows)):
         panel, lane = (first + at) // PANEL * turns + turn, (first + at) % PANEL

@@ -6,7 +6,8 @@ ever in memory. Weights stay in the format of their file (float32, bf16 or fp16;
 so that nothing is lost: all arithmetic is in float32. fp16 for a float32 file must be asked for.
 
 float32 weights that an importer made of quantised blocks are kept as such, in 10 bits instead of 32: a weight is a
-whole number times its block's scale plus its block's offset, which a multiply-add gives to the bit.
+whole number times its block's scale plus its block's offset, which a multiply-add gives to the bit, but for the sign of
+zeros.
 """
 
 from __future__ import annotations
@@ -39,17 +40,20 @@ from silo.lm.engine.kernel import (
     pack_blocks,
     pack_rows,
 )
+from silo.lm.manifest import BLOCKS_FILE
 
 Storage = Literal["auto", "float32", "bf16", "fp16"]
 """How weights are kept; `auto` as in their file, or in blocks where that loses nothing."""
-BLOCKS_FILE = "model.blocks"
-"""Safetensors: NAME.scales and NAME.offsets [outputs, blocks] of matrices whose float32 were made of blocks."""
+_PARTS = ("scales", "offsets")
+"""What `BLOCKS_FILE` has of a matrix NAME, as NAME.scales and NAME.offsets."""
 
 _STORED = {"float32": FLOAT32, "bf16": BF16, "fp16": FP16, "blocks": BLOCKS}
 _BITS: dict[str, Any] = {"float32": np.uint32, "bf16": np.uint16, "fp16": np.uint16, "blocks": np.uint8}
 """Weights are moved as bits: what is not computed with cannot change."""
 _EXPONENTS = {"float32": 0x7F80_0000, "bf16": 0x7F80, "fp16": 0x7C00}
 """Bits that are all set in what is no finite number."""
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What a file that is no safetensors, or a header that is no sense, is read with."""
 _IN_FILE = {"F32": "float32", "BF16": "bf16", "F16": "fp16"}
 _SLICE_BYTES = 4 << 20
 _HUGE_PAGE = 2 << 20
@@ -223,15 +227,25 @@ class _Tensor:
 
 def load_network(root: Path, shape: Shape, storage: Storage = "auto") -> tuple[Network, str]:
     """The weights of a model directory, and how they are kept; refused where they are not those of the shape."""
-    blocks = root / BLOCKS_FILE
     try:
-        files = [*sorted(root.glob("*.safetensors")), *([blocks] if blocks.is_file() else [])]
+        files = sorted(root.glob("*.safetensors"))
         tensors = {name: tensor for file in files for name, tensor in _read_header(file)}
         _require_tensors(tensors, shape)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise SiloError("not-a-model", f"{root}: {error}") from error
+    if storage == "auto":
+        tensors |= _read_blocks(root / BLOCKS_FILE)
     chosen = _choose_storage(tensors, shape) if storage == "auto" else storage
     return _Packer(tensors, shape, chosen).network(), chosen
+
+
+def _read_blocks(file: Path) -> dict[str, _Tensor]:
+    """Scales and offsets, if there are some; no name of a weight counts here."""
+    try:
+        found = dict(_read_header(file)) if file.is_file() else {}
+    except _UNREADABLE as error:
+        raise SiloError("model-damaged", f"{file}: {error}", "import the model again") from error
+    return {name: tensor for name, tensor in found.items() if name.rpartition(".")[2] in _PARTS}
 
 
 def _read_header(file: Path) -> Iterator[tuple[str, _Tensor]]:
@@ -292,7 +306,7 @@ def _choose_storage(tensors: Mapping[str, _Tensor], shape: Shape) -> str:
 
 def _has_blocks(tensors: Mapping[str, _Tensor], name: str) -> bool:
     rows, width = tensors[name].shape
-    parts = [tensors.get(f"{name}.{part}") for part in ("scales", "offsets")]
+    parts = [tensors.get(f"{name}.{part}") for part in _PARTS]
     fitting = (part is not None and part.kind == "F32" and part.shape == (rows, width // BLOCK) for part in parts)
     return width % BLOCK == 0 and all(fitting)
 
@@ -432,7 +446,7 @@ class _Packer:
     ) -> None:
         """Some rows of a matrix, of which `done` were packed before."""
         tensor = self.tensors[name]
-        scales, offsets = (self._rows_of_blocks(f"{name}.{part}", done, len(rows)) for part in ("scales", "offsets"))
+        scales, offsets = (self._rows_of_blocks(f"{name}.{part}", done, len(rows)) for part in _PARTS)
         flat = panels.reshape(len(panels), -1)
         if not pack_blocks(rows, scales, offsets, flat, flat.view(np.float32), *place):
             file = tensor.file.parent / BLOCKS_FILE

@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from silo.errors import SiloError
-from silo.lm.engine.weights import BLOCKS_FILE
+from silo.lm.manifest import BLOCKS_FILE
 from silo.lm.tokenizer import FILE, TEMPLATE, save_tokenizer
 from silo.progress import Advance
 
