@@ -14,7 +14,7 @@ from silo.evaluation import intervals
 from silo.evaluation.tasks.evaluate import METHODS, TaskOptions, TaskResult, evaluate_tasks
 from silo.evaluation.tasks.task import Task, load_tasks
 from silo.experiments.harness.lab import Lab
-from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.files import file_sha256, fingerprint
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
@@ -246,10 +246,8 @@ def _plot(figures: Mapping[str, Mapping[str, _Figures]]) -> bytes:
         rows = _rows(items)
         for at, row in enumerate(rows):
             found = [_estimate(one) for one in (*(item.accuracy(row) for item in items.values()), _mean(items, row))]
-            values = [one["value"] for one in found]
-            errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
             places = [place + 0.8 * (at + 0.5 - len(rows) / 2) / len(rows) for place in range(len(found))]
-            axes.errorbar(places, values, errors, fmt="o", markersize=4, label=row, color=ACCENTS[at % len(ACCENTS)])
+            draw_estimates(axes, places, found, label=row, color=ACCENTS[at % len(ACCENTS)])
         axes.set_xticks(range(len(items) + 1), [*items, "mean"])
         axes.set_ylabel("accuracy")
         axes.set_title(model, loc="left")

@@ -25,7 +25,7 @@ from silo.evaluation import intervals
 from silo.evaluation.texts import TextLimits
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import known_domains
-from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.files import remove_tree
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
@@ -376,10 +376,8 @@ def _plot(runs: Mapping[str, Mapping[str, Mapping[str, Figures]]]) -> bytes:
         domains = list(next(iter(items.values())))
         for at, domain in enumerate(domains):
             found = [_estimate(figures[domain]["mean"]) for figures in items.values()]
-            values = [one["value"] for one in found]
-            errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
             places = [place + 0.6 * (at + 0.5 - len(domains) / 2) / len(domains) for place in range(len(found))]
-            axes.errorbar(places, values, errors, fmt="o", markersize=4, label=domain, color=ACCENTS[at % len(ACCENTS)])
+            draw_estimates(axes, places, found, label=domain, color=ACCENTS[at % len(ACCENTS)])
         axes.set_xticks(range(len(items)), list(items), rotation=15, ha="right")
         axes.set_ylabel("tokens in a row of the document")
         axes.set_title(model, loc="left")

@@ -20,7 +20,7 @@ from silo.evaluation.figures import DomainFigures, DomainSums
 from silo.evaluation.scoring import PLAIN, REFERENCE, Contestants, score_domain
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabStore
-from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree
 from silo.inference.settings import Settings
 from silo.lm.model import LanguageModel
@@ -351,10 +351,8 @@ def _plot(figures: Mapping[str, Mapping[str, DomainFigures]]) -> bytes:
         rows = {"lm": PLAIN, **{STATES[state]: _row(method, state) for state in STATES}}
         for at, (label, row) in enumerate(rows.items()):
             found = [_facts(item)[row] for item in items.values()]
-            values = [one["value"] for one in found]
-            errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
             places = [place + 0.15 * (at - 1.5) for place in range(len(found))]
-            axes.errorbar(places, values, errors, fmt="o", markersize=4, label=label, color=ACCENTS[at])
+            draw_estimates(axes, places, found, label=label, color=ACCENTS[at])
         axes.set_xticks(range(len(items)), list(items))
         axes.set_ylabel("perplexity")
         axes.set_title(f"{model} with {method}", loc="left")

@@ -17,7 +17,7 @@ from silo.evaluation import intervals
 from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.measure import known_domains
-from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
+from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session
@@ -256,10 +256,8 @@ def _plot(facts: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> bytes:
             for at, method in enumerate(methods):
                 same = [item for name, item in items.items() if item["method"] == method and "probes" not in name]
                 found = [item[f"{what}_relative"] for item in same]
-                values = [one["value"] for one in found]
-                errors = [[one["value"] - one["low"] for one in found], [one["high"] - one["value"] for one in found]]
                 sizes = [item["store_tokens"] for item in same]
-                axes.errorbar(sizes, values, errors, marker="o", markersize=4, label=method, color=ACCENTS[at])
+                draw_estimates(axes, sizes, found, fmt="-o", label=method, color=ACCENTS[at])
             axes.set_xscale("log")
             axes.set_xlabel("tokens in the store")
             axes.set_ylabel("speed / that of the model alone")

@@ -179,7 +179,7 @@ def _show_meeting(points: Sequence[Point], line: Line) -> str:
     if found is None:
         return ""
     value, low, high = (_show_tokens(tokens, points[0].tokens) for tokens in (found.value, found.low, found.high))
-    return value if value == low == high else f"{value} ({low} to {high})"
+    return value if not np.isfinite(found.low) or value == low == high else f"{value} ({low} to {high})"
 
 
 def _line_table(series: Series, lines: Lines) -> Table:
