@@ -43,6 +43,8 @@ def test_permitted_models_beside_the_reference(lab: Lab) -> None:
     assert rows["all"]["ratio"] == {"value": 1.0, "low": None, "high": None}
     assert result.facts["audits"]["pdsw"]["document_tiers"].keys() <= {"pd", "sw"}
     assert not result.facts["audits"]["all"]["permitted"] and result.plot.startswith(b"\x89PNG")
+    steps = [row[:4] for row in result.tables[1].rows]
+    assert steps == [("all", "pdsw", "both learned", "code, laws"), ("all", "pdsw", "all alone learned", "mail, notes")]
     told: list[str] = []
     again, _ = run_experiment(reopen(lab, talk=told.append), "parametric")
     assert not told and again.facts == result.facts

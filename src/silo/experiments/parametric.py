@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,11 @@ def run(lab: Lab, name: str) -> Result:
         for split, tokens in splits.items()
     }
     audits = {name: _audit(lab, model) for name, model in models.items()}
-    tables = [ratios_by_mark(found["test"], recipe.reference, recipe.published), _audit_table(audits)]
+    tables = [
+        ratios_by_mark(found["test"], recipe.reference, recipe.published),
+        _steps_table(found["test"]),
+        _audit_table(audits),
+    ]
     for split, items in found.items():
         tables += score_tables(items, recipe.reference, f"{split} text")
     facts = {split: {item.domain: item.as_json(recipe.reference) for item in items} for split, items in found.items()}
@@ -191,6 +196,22 @@ def ratios_by_mark(items: Sequence[Comparison], reference: str, published: Mappi
                 rows.append((model, f"{sign} {mark}".strip(), str(len(some)), ratio, paper))
     title = f"Perplexity as a multiple of that of {reference}, geometric mean over domains (95 % interval)"
     return Table(title, ("model", "for the model", "domains", "ratio", "paper"), tuple(rows))
+
+
+def _steps_table(items: Sequence[Comparison]) -> Table:
+    """What each model gains and loses by one tier more, on the same domains: ratios by mark are of different ones."""
+    models, rows = items[0].figures.rows, []
+    for less, more in pairwise(models):
+        kinds: dict[str, list[Comparison]] = {"both learned": [], f"{more} alone learned": [], "neither learned": []}
+        for item in items:
+            learned = [item.marks[model] == "in" for model in (less, more)]
+            kinds[list(kinds)[0 if all(learned) else 1 if learned[1] else 2]].append(item)
+        for kind, some in kinds.items():
+            if some:
+                names = ", ".join(item.domain for item in some)
+                rows.append((more, less, kind, names, _show(mean_ratio(some, more, less), 2)))
+    title = "Each model against the one before it, geometric mean over the same domains (95 % interval)"
+    return Table(title, ("model", "beside", "domains that", "which are", "ratio of perplexities"), tuple(rows))
 
 
 def _show(figure: intervals.Floats, digits: int = 1) -> str:
