@@ -160,7 +160,7 @@ def test_a_record_without_a_domain_belongs_to_its_file(tmp_path: Path) -> None:
     files = [write_lines(tmp_path / "news.test.jsonl.gz", [{"text": "red"}, {"text": "blue", "domain": ""}])]
     (tmp_path / "letter.txt").write_text("red")
     found = overlap_matrix(corpus, [*files, *files, tmp_path / "letter.txt"], workers=1, min_documents=1)
-    assert found.columns == ("letter", "news.test")
+    assert found.columns == ("letter", "news")
     assert found.column_samples[1].documents == 2
 
 

@@ -52,6 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model(root, key="ffn").rename(root / "lm")
     make_store(root / "store", root / "lm").close()
     write_jsonl(root / "validation.jsonl", [record(str(n), TEXT * 2) for n in range(2)])
+    write_jsonl(root / "scored.jsonl", [record(str(n), TEXT * 2) for n in range(3)])
     write_jsonl(
         root / "task" / "test.jsonl", [{"text": text, "label": at % 2} for at, text in enumerate(TEXTS.values())]
     )
@@ -94,9 +95,9 @@ def _tuned(place: Path, _: Path) -> Any:
 
 
 def _compared(place: Path, folder: Path) -> Any:
-    files = (place / "validation.jsonl",)
+    files, validation = (place / "scored.jsonl",), (place / "validation.jsonl",)
     options = PplOptions(
-        stores=(place / "store",), files=files, validation=files, tokens=200, fine_tune="yes", methods=("knn",)
+        stores=(place / "store",), files=files, validation=validation, tokens=200, fine_tune="yes", methods=("knn",)
     )
     figures = evaluate_perplexity(place / "lm", folder / "home", replace(options, validation_tokens=100))[0]
     shutil.rmtree(folder / "home")
