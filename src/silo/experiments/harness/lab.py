@@ -195,7 +195,9 @@ class Lab:
     def train(self, place: Path, recipe: TrainRecipe) -> Path:
         """A model of the corpus, unless it is there; a killed run goes on."""
         if not (place / "manifest.json").exists():
-            assert self.sizes
+            if self._trainable_tiers().isdisjoint(recipe.tiers):
+                message = f"the data have no text that {place.name} may learn from ({', '.join(recipe.tiers)})"
+                raise SiloError("input-empty", message, "leave this model out: --models names those that are compared")
             self.talk(f"model {place.name}: train")
             place.parent.mkdir(parents=True, exist_ok=True)
             train(self._with_tokenizer(recipe), place, base=self.folder, talk=self.talk, advance=self.advance)
@@ -225,11 +227,14 @@ class Lab:
 
         It is then the text of the lowest tier of the corpus, so that all models still share a tokenizer.
         """
-        held = {Tier(row["tier"]) for row in self.corpus().manifest["table"] if row["train_tokens"]}
+        held = self._trainable_tiers()
         lowest = str(min(held, default=Tier.pd))
         if not recipe.tokenizer_tiers or held & set(map(Tier, recipe.tokenizer_tiers)) or lowest not in recipe.tiers:
             return recipe
         return replace(recipe, tokenizer_tiers=(lowest,))
+
+    def _trainable_tiers(self) -> set[Tier]:
+        return {Tier(row["tier"]) for row in self.corpus().manifest["table"] if row["train_tokens"]}
 
     def find_model(self, name: str) -> LabModel:
         """What is known of a model by its name; no weights are read."""
