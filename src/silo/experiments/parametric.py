@@ -202,12 +202,15 @@ def _steps_table(items: Sequence[Comparison]) -> Table:
     """What each model gains and loses by one tier more, on the same domains: ratios by mark are of different ones."""
     models, rows = items[0].figures.rows, []
     for less, more in pairwise(models):
-        kinds: dict[str, list[Comparison]] = {"both learned": [], f"{more} alone learned": [], "neither learned": []}
-        for item in items:
-            learned = [item.marks[model] == "in" for model in (less, more)]
-            kinds[list(kinds)[0 if all(learned) else 1 if learned[1] else 2]].append(item)
-        for kind, some in kinds.items():
-            if some:
+        learned = [tuple(item.marks[model] == "in" for model in (less, more)) for item in items]
+        kinds = {
+            (True, True): "both learned",
+            (False, True): f"{more} alone learned",
+            (True, False): f"{less} alone learned",
+            (False, False): "neither learned",
+        }
+        for mark, kind in kinds.items():
+            if some := [item for item, found in zip(items, learned, strict=True) if found == mark]:
                 names = ", ".join(item.domain for item in some)
                 rows.append((more, less, kind, names, _show(mean_ratio(some, more, less), 2)))
     title = "Each model against the one before it, geometric mean over the same domains (95 % interval)"

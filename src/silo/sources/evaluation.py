@@ -5,6 +5,7 @@ A record that cannot be read is an error and not a gap: what is kept out of trai
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def _read_plain_text(path: Path) -> str:
 
 def _parse_record(line: bytes, path: Path, number: int, limits: Limits) -> EvaluationRecord:
     try:
-        record = parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
+        record = parse_object(line.removeprefix(BOM_UTF8), limits.max_depth)
     except SiloError as error:
         raise SiloError(error.code, f"{path.name}:line {number}: {error.message}") from None
     texts = [record[key] for key in ("text", "text2") if isinstance(record.get(key), str)]

@@ -9,6 +9,7 @@ words). Other keys are for people. Each line of a split is an object with `text`
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,6 @@ FILE = "task.json"
 SPLITS = ("validation", "test")
 _PLACES = re.compile(r"\{(text2?)\}")
 _NO_PLACES = re.compile(r"\{text(?!2?\})\w*\}")
-_MARK = b"\xef\xbb\xbf"
-"""The byte order mark with which some programs begin a file in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:
     try:
-        return parse_object(data.removeprefix(_MARK), Limits().max_depth)
+        return parse_object(data.removeprefix(BOM_UTF8), Limits().max_depth)
     except SiloError as error:
         raise SiloError("task-invalid", f"{where}: {error.message}", "write one JSON object, in UTF-8") from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +133,7 @@ def _records(path: Path, domain: str) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            record = parse_object(line.removeprefix(b"\xef\xbb\xbf"), limits.max_depth)
+            record = parse_object(line.removeprefix(BOM_UTF8), limits.max_depth)
         except SiloError as error:
             raise SiloError(error.code, f"{where}: {error.message}") from None
         if not isinstance(record.get("text"), str):
