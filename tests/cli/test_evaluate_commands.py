@@ -61,6 +61,16 @@ def test_without_a_store_it_is_the_model_alone(run: Any) -> None:
     assert chosen["tasks"]["letters"]["n"] == 3
 
 
+def test_the_label_of_every_example_can_be_written(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "examples.jsonl"
+    found = run("--store", "store", "--method", "ngram", "--examples", str(file), tasks="tasks/letters")
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    for method, figures in found["tasks"]["letters"]["methods"].items():
+        right = [item["predicted"][method]["plain"] == item["label"] for item in written]
+        assert sum(right) / len(right) == figures["rows"]["plain"]["accuracy"]
+    run("--examples", str(tmp_path / "nowhere" / "examples.jsonl"), status=3)
+
+
 def test_named_settings_are_used_as_they_are(run: Any, tmp_path: Path) -> None:
     home = ("--home", str(tmp_path))
     save_settings(tmp_path, "mine", {name: Settings(k=20) for name in ("knn", "ngram", "knn+ngram")}, {})

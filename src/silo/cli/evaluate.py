@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +105,17 @@ def _ppl(arguments: argparse.Namespace) -> int:
     with show.progress(quiet=arguments.quiet) as advance:
         figures, documents = evaluate_perplexity(Path(arguments.model), show.home(arguments), options, advance=advance)
     if figures_file:
-        with figures_file.open("w", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(item) + "\n" for item in documents)
+        _write_lines(figures_file, documents)
     if arguments.json:
         show.print_json(figures)
     else:
         _show_ppl(figures)
     return 0
+
+
+def _write_lines(file: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    with file.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(item) + "\n" for item in items)
 
 
 def _show_ppl(figures: Mapping[str, Any]) -> None:
@@ -183,6 +187,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--passages", type=int, metavar="N", help="passages for ensemble and concat; 1")
     parser.add_argument("--encoder", metavar="DIR", help="the model of the stores' keys, if it has moved")
     parser.add_argument("--policy", default="", metavar="EXPR", help="which documents may take part")
+    parser.add_argument("--examples", metavar="FILE", help="write the label of every example here, as JSON lines")
     show.add_verify(parser)
     show.add_device(parser)
     parser.set_defaults(run=_tasks)
@@ -193,10 +198,11 @@ def _tasks(arguments: argparse.Namespace) -> int:
 
     tasks = load_tasks([Path(place) for place in arguments.tasks], split=arguments.split)
     options = _task_options(arguments)
+    examples_file = show.output_file(arguments.examples)
 
     from silo.cli.predict import warn_of_policy
     from silo.evaluation.tasks.evaluate import evaluate_tasks
-    from silo.evaluation.tasks.report import report
+    from silo.evaluation.tasks.report import describe_examples, report
 
     predictor = _open_predictor(arguments, options)
     warn_of_policy(predictor)
@@ -204,6 +210,8 @@ def _tasks(arguments: argparse.Namespace) -> int:
         results = list(evaluate_tasks(predictor, tasks, options, advance=advance))
     origin = {"model": arguments.model, "stores": arguments.store, "limit": options.limit or None}
     figures = {**origin, **report(results, seed=options.seed)}
+    if examples_file:
+        _write_lines(examples_file, describe_examples(results))
     if arguments.json:
         show.print_json(figures)
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from silo.evaluation.tasks.choose import LAMBDAS, NEIGHBOURS, STRENGTHS
 from silo.evaluation.tasks.evaluate import METHODS, TaskOptions, TaskResult, evaluate_tasks
-from silo.evaluation.tasks.report import report
+from silo.evaluation.tasks.report import describe_examples, report
 from silo.evaluation.tasks.task import Example, Task, load_tasks
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.settings import Settings
@@ -135,7 +135,11 @@ def test_differences_are_paired(results: dict[str, TaskResult]) -> None:
     right = rng.random(300) < 0.6
     better = right.copy()
     better[np.flatnonzero(~right)[:15]] = True
-    rows = {name: {"plain": replace(alone, right=values)} for name, values in (("lm", right), ("knn", better))}
+    ones = np.ones(300, dtype=np.int64)
+    rows = {
+        name: {"plain": replace(alone, predicted=values.astype(np.int64), labels=ones)}
+        for name, values in (("lm", right), ("knn", better))
+    }
     figures = report([replace(letters, headline="plain", rows=rows)])["tasks"]["letters"]["methods"]
     assert figures["lm"]["difference_to_lm"] is None
     difference = figures["knn"]["difference_to_lm"]
@@ -154,3 +158,13 @@ def test_the_report_has_task_method_and_row(results: dict[str, TaskResult]) -> N
     accuracies = [task["methods"]["ngram"]["accuracy"] for task in figures["tasks"].values()]
     assert figures["average"]["ngram"]["accuracy"] == pytest.approx(np.mean(accuracies))
     assert figures["average"]["ngram"]["tasks"] == 3
+
+
+def test_every_example_says_what_it_got(results: dict[str, TaskResult]) -> None:
+    found = [item for item in describe_examples(list(results.values())) if item["task"] == "letters"]
+    letters = results["letters"]
+    assert [item["line"] for item in found] == [example.line for example in letters.examples] == [1, 2, 3, 4, 5]
+    assert {item["split"] for item in found} == {"test"}
+    for method, rows in letters.rows.items():
+        for name, row in rows.items():
+            assert [item["predicted"][method][name] == item["label"] for item in found] == row.right.tolist()

@@ -51,10 +51,10 @@ class Labelled:
         """The same from a mixture."""
         return label_scores(probabilities, self.layout, variant, premise=self.premise)
 
-    def correct(self, method: Method, settings: Settings, variant: Variant) -> NDArray[np.bool_]:
-        """Which examples get their label; the first label wins a tie."""
-        right: NDArray[np.bool_] = self.scores(method, settings, variant).argmax(axis=1) == self.labels
-        return right
+    def predicted(self, method: Method, settings: Settings, variant: Variant) -> NDArray[np.int64]:
+        """The label that each example gets; the first label wins a tie."""
+        labels: NDArray[np.int64] = self.scores(method, settings, variant).argmax(axis=1)
+        return labels
 
     @property
     def middle_distance(self) -> float:

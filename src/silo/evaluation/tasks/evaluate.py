@@ -25,7 +25,7 @@ from silo.progress import Advance
 
 METHODS = ("lm", "knn", "ngram", "knn+ngram", "ric")
 
-Right = NDArray[np.bool_]
+Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,39 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One way of scoring: which examples it got right, its settings, and their origin."""
+    """One way of scoring: the label that each example got and the right one, its settings, and their origin."""
 
-    right: Right
+    predicted: Labels
+    labels: Labels
     choices: tuple[Choice, ...]
     settings_from: str
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which examples got their label."""
+        right: NDArray[np.bool_] = self.predicted == self.labels
+        return right
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskResult:
-    """The rows of a task by method and variant; `marks` are what a reader of the figures must know."""
+    """The rows of a task by method and variant; `marks` are what a reader of the figures must know.
 
-    name: str
+    `examples` are those that were labelled, in the order of the rows.
+    """
+
+    task: Task
     split: str
+    examples: Sequence[Example]
     headline: str
     majority: float
     rows: Mapping[str, Mapping[str, Row]]
     marks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.task.name
 
 
 def evaluate_tasks(
@@ -97,7 +113,8 @@ class _Evaluation:
         rows = {method: self._rows(reported, chosen_on, _searches(method)) for method in self._options.methods}
         majority = float(np.bincount(reported.labels).max() / len(reported.labels))
         name = headline(self._task, self._verbaliser).name
-        return TaskResult(self._task.name, self._split, name, majority, rows, tuple(self._marks()))
+        examples = self._samples[self._split]
+        return TaskResult(self._task, self._split, examples, name, majority, rows, tuple(self._marks()))
 
     @property
     def _chooses(self) -> bool:
@@ -142,8 +159,9 @@ class _Evaluation:
         half[order[: len(order) // 2]] = True
         rows = {}
         for way, choices in choose(data, [~half, half], method, ways, base).items():
-            first, second = (data.correct(method, choice.settings, way) for choice in choices)
-            rows[way.name] = Row(np.where(half, first, second), tuple(choices), "the other half of validation")
+            first, second = (data.predicted(method, choice.settings, way) for choice in choices)
+            predicted = np.where(half, first, second)
+            rows[way.name] = Row(predicted, data.labels, tuple(choices), "the other half of validation")
         return rows
 
     def _marks(self) -> Iterator[str]:
@@ -167,6 +185,6 @@ def _searches(method: str) -> Method:
 
 def _scored(data: Labelled, method: Method, choices: Mapping[Variant, Choice], settings_from: str) -> dict[str, Row]:
     return {
-        way.name: Row(data.correct(method, choice.settings, way), (choice,), settings_from)
+        way.name: Row(data.predicted(method, choice.settings, way), data.labels, (choice,), settings_from)
         for way, choice in choices.items()
     }

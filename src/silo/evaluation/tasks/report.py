@@ -7,7 +7,7 @@ equally, and its interval is about their examples, not about which tasks there a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,19 @@ def report(results: Sequence[TaskResult], *, seed: int = 0) -> dict[str, Any]:
     draws = {result.name: _draws(result, seed) for result in results}
     tasks = {result.name: _task(result, draws[result.name]) for result in results}
     return {"bootstrap": {"resamples": RESAMPLES, "seed": seed}, "tasks": tasks, "average": _averages(results, draws)}
+
+
+def describe_examples(results: Sequence[TaskResult]) -> Iterator[dict[str, Any]]:
+    """Every example: its label and those that it got, by method and row."""
+    for result in results:
+        names = result.task.label_names
+        for at, example in enumerate(result.examples):
+            got = {
+                method: {name: names[row.predicted[at]] for name, row in rows.items()}
+                for method, rows in result.rows.items()
+            }
+            place = {"task": result.name, "split": result.split, "line": example.line}
+            yield {**place, "label": names[example.label], "predicted": got}
 
 
 def _draws(result: TaskResult, seed: int) -> Resamples:

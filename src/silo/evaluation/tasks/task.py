@@ -28,11 +28,12 @@ _NO_PLACES = re.compile(r"\{text(?!2?\})\w*\}")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is to be classified, and the number of its label."""
+    """What is to be classified, the number of its label, and the line of its file that it stands in."""
 
     text: str
     text2: str
     label: int
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +146,11 @@ def _is_words(value: Any) -> bool:
 
 def _read_split(path: Path, labels: Mapping[str, int], count: int, needs_second: bool) -> tuple[Example, ...]:
     examples = []
-    for where, record in _read_lines(path):
+    for number, record in _read_lines(path):
+        where = _at(path, number)
         text = _string(record, "text", where)
         text2 = _string(record, "text2", where) if needs_second else ""
-        examples.append(Example(text, text2, _label(record, labels, count, where)))
+        examples.append(Example(text, text2, _label(record, labels, count, where), number))
     if not examples:
         raise SiloError("input-empty", f"{path} holds no example")
     return tuple(examples)
@@ -163,13 +165,16 @@ def _label(record: Mapping[str, Any], labels: Mapping[str, int], count: int, whe
     return number
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(read_file_lines(path, Limits()), start=1):
-        where = f"{path}:line {number}"
         if line is None:
-            raise SiloError("line-too-long", f"{where} is too long for an example")
+            raise SiloError("line-too-long", f"{_at(path, number)} is too long for an example")
         if line.strip():
-            yield where, _parse(line, where)
+            yield number, _parse(line, _at(path, number))
+
+
+def _at(path: Path, number: int) -> str:
+    return f"{path}:line {number}"
 
 
 def _read_object(path: Path) -> dict[str, Any]:
