@@ -38,6 +38,8 @@ EXPERIMENTS = {
 }
 """Name of an experiment -> module of this package whose `run(lab, name)` makes it."""
 
+_OTHER_DATA = "What follows was written of the data and models of silo's own report. "
+
 
 def find_experiment(name: str) -> str:
     """The module of an experiment."""
@@ -55,7 +57,8 @@ def run_experiment(lab: Lab, name: str) -> tuple[Result, Path]:
     lab.require_known(name)
     result: Result = module.run(lab, name)
     options = lab.named + "".join(f" --{kind} {','.join(names)}" for kind, names in lab.only.items())
-    result = replace(result, options=options, differences=result.differences + _placements(lab.placements.values()))
+    about = (_OTHER_DATA if lab.named else "") + result.differences + _placements(lab.placements.values())
+    result = replace(result, options=options, differences=about)
     return result, save_result(lab.kept / "results", result)
 
 

@@ -109,6 +109,8 @@ def _add(arguments: argparse.Namespace) -> int:
         first = quarantined[0]
         what = f"nothing of {facts['read']:,} records can be read; {first.where}: {first.message}"
         return show.complain(SiloError("input-empty", what[:600], CODES[first.code].hint))
+    if not facts["read"] and not facts["skipped"]:
+        return show.complain(SiloError("input-empty", "the sources hold no record at all"))
     return status
 
 
