@@ -48,14 +48,15 @@ Keys = NDArray[np.float32]
 
 def main() -> int:
     arguments = parsed()
-    encoder = DocumentEncoder(LanguageModel.open(arguments.model), codec_key(arguments.model))
+    model = LanguageModel.open(arguments.model)
+    encoder = DocumentEncoder(model, codec_key(arguments.model))
     result: dict[str, Any] = {
         "machine": machine(),
         "model": arguments.model.name,
         "key": encoder.key,
         "domains": arguments.domains,
     }
-    result["filling"] = filling(arguments, encoder)
+    result["filling"] = filling(arguments, model)
     say(f"filling: {result['filling']}")
     store = whole_store(arguments, result)
     result["store"] = store.stats()
@@ -100,12 +101,12 @@ def documents(domains: list[str], tokens: int) -> Iterator[Document]:
             yield document
 
 
-def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str, Any]:
-    """Tokens/s of `add` and of the bare forward pass over full windows, on the same documents; three rounds."""
+def filling(arguments: argparse.Namespace, model: LanguageModel) -> dict[str, Any]:
+    """Tokens/s of `add` and of torch's bare pass over full windows, on the same documents; three rounds."""
     some = list(documents(arguments.domains, SAMPLE_TOKENS))
-    ids = encoder.tokenizer.encode([document.text for document in some])
+    ids = model.tokenizer.encode([document.text for document in some])
     stream = torch.from_numpy(np.concatenate(ids).astype(np.int64))
-    length = encoder.context
+    length = model.context
     rows = stream[: len(stream) // length * length].reshape(-1, length)
     rates: dict[str, list[float]] = {"add": [], "forward": []}
     for number in range(3):
@@ -114,7 +115,7 @@ def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str
         store = create_store(place, arguments.model)
         rates["add"].append(len(stream) / timed(lambda store=store: store.add(some)))  # type: ignore[misc]
         store.close()
-        rates["forward"].append(rows.numel() / timed(lambda: forward(encoder, rows)))
+        rates["forward"].append(rows.numel() / timed(lambda: forward(model, rows)))
         remove_tree(place)
     add, bare = (float(np.median(rates[name])) for name in ("add", "forward"))
     return {
@@ -125,9 +126,9 @@ def filling(arguments: argparse.Namespace, encoder: DocumentEncoder) -> dict[str
 
 
 @torch.inference_mode()
-def forward(encoder: DocumentEncoder, rows: torch.Tensor) -> None:
+def forward(model: LanguageModel, rows: torch.Tensor) -> None:
     for first in range(0, len(rows), 4):
-        encoder.model.hidden(rows[first : first + 4])
+        model.hidden(rows[first : first + 4])
 
 
 def timed(act: Callable[[], object]) -> float:

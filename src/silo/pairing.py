@@ -27,7 +27,7 @@ from silo.lm.manifest import (
     verify_network,
 )
 from silo.lm.windows import Windows
-from silo.placement import CPU, NOT_ASKED, Placement, asked
+from silo.placement import Placement, asked
 from silo.progress import Advance
 from silo.remote.place import remote_url
 from silo.search.knn.codec import Codec
@@ -40,7 +40,6 @@ from silo.store.store import Store
 from silo.text.tokenizer import Ids, Tokenizer
 
 if TYPE_CHECKING:
-    from silo.lm.encode import DocumentEncoder
     from silo.lm.engine.decoder import DecodingModel
     from silo.lm.model import LanguageModel
 
@@ -154,19 +153,11 @@ def _find_encoder(store: Store, place: Path | None, *, verify: bool) -> Callable
     store.require_model(open_tokenizer(place), read_key(place)[1])
     if "knn" not in store.config.searches:
         return partial(_tokens_of, place, verify=verify)
-    own = _placement_of(store.config.encoded_on)
+    own = Placement.of_mark(store.config.encoded_on)
     if not asked().agrees(own):
         message = f"the keys of {store.root} were made on {own}: another device or format makes other bits"
         raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
-    return partial(_open_encoder, place, verify=verify, placement=own)
-
-
-def _placement_name(placement: Placement) -> str:
-    return "" if placement == CPU else f"{placement.device} {placement.dtype}"
-
-
-def _placement_of(name: str) -> Placement:
-    return Placement(*name.split()) if name else CPU
+    return partial(_open_encoder, place, store.config.encoded_on, verify=verify)
 
 
 def restore_store(
@@ -200,30 +191,29 @@ class TokenEncoder:
 
 
 def _encoder_for(model: Path, searches: Iterable[str], *, verify: bool) -> tuple[Encoder, str]:
-    """What reads the documents of a new store, and where its keys are made: "" for the processor, or for none."""
+    """What reads the documents of a new store, and what makes its keys: "" where there are none."""
     if "knn" not in searches:
         return _tokens_of(model, verify=verify), ""
-    encoder = _open_encoder(model, verify=verify)
-    encoder.require_finite_keys()
-    return encoder, _placement_name(encoder.model.placement)
+    from silo.lm.encode import open_encoder
+
+    encoder = open_encoder(model, verify=verify)
+    encoder.network.require_finite()
+    return encoder, encoder.network.mark
 
 
 def _tokens_of(model: Path, *, verify: bool) -> Encoder:
     config = read_json(model / "config.json")
     length = config.get("text_config", config).get("max_position_embeddings")
     if not isinstance(length, int):
-        return _open_encoder(model, verify=verify)
+        return _open_encoder(model, "", verify=verify)
     verify_network(model, open_manifest(model), again=verify)
     return TokenEncoder(open_tokenizer(model), read_key(model)[1], length)
 
 
-def _open_encoder(model: Path, *, verify: bool, placement: Placement = NOT_ASKED) -> DocumentEncoder:
-    """A model with the kind of key its codec was learned for."""
-    from silo.lm.encode import DocumentEncoder
-    from silo.lm.model import LanguageModel
+def _open_encoder(model: Path, mark: str, *, verify: bool) -> Encoder:
+    from silo.lm.encode import open_encoder
 
-    opened = LanguageModel.open(model, verify=verify, device=placement.device, dtype=placement.dtype)
-    return DocumentEncoder(opened, read_key(model)[0])
+    return open_encoder(model, mark, verify=verify)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

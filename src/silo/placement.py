@@ -40,12 +40,24 @@ class Placement:
         pairs = ((self.device, other.device), (self.dtype, other.dtype))
         return all(asked in ("", "auto", given) for asked, given in pairs)
 
+    @property
+    def mark(self) -> str:
+        """What a store remembers of keys that torch made there: nothing of the processor in float32."""
+        return "" if self == CPU else f"{self.device} {self.dtype}"
+
+    @classmethod
+    def of_mark(cls, mark: str) -> Placement:
+        """The inverse of `mark`."""
+        return cls(*mark.split()) if mark not in ("", ENGINE) else CPU
+
     def __str__(self) -> str:
         return f"{self.device} in {self.dtype}"
 
 
 CPU = Placement("cpu", "float32")
 """Where bits are the same every time."""
+ENGINE = "engine"
+"""What a store remembers of keys that the decode engine made; it computes on the processor in float32 too."""
 NOT_ASKED = Placement()
 
 _asked, _threads = NOT_ASKED, 0

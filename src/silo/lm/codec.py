@@ -24,7 +24,7 @@ from silo.files import (
     write_atomic,
     write_manifest,
 )
-from silo.lm.encode import DocumentEncoder, Keys
+from silo.lm.encode import DocumentEncoder, KeyNetwork, Keys, open_network
 from silo.lm.firewall import (
     CODEC,
     DOCUMENTS,
@@ -41,7 +41,6 @@ from silo.lm.firewall import (
     seen_rows,
 )
 from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, growing_place, open_manifest, replace_model
-from silo.lm.model import LanguageModel
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.text.normalise import text_hash
@@ -78,9 +77,9 @@ def learn_codec(
     of them, at less cost.
     """
     model_root = model_root.resolve()
-    model = LanguageModel.open(model_root)
-    key = key or model.choose_key()
-    sample, seen = _permitted_keys(model, corpus, key, keys, advance)
+    network = open_network(model_root)
+    key = key or network.choose_key()
+    sample, seen = _permitted_keys(model_root, network, corpus, key, keys, advance)
     codec = learn_from(sample, settings, advance=advance)
     _install(model_root, {**open_manifest(model_root), "codec_key": key}, codec, seen)
     return codec
@@ -90,7 +89,8 @@ def sample_keys(
     model_root: Path, corpus: Corpus, *, key: Key, keys: int = 200_000, advance: Advance = lambda *_: None
 ) -> Keys:
     """The keys that `learn_codec` learns from; nothing is written."""
-    return _permitted_keys(LanguageModel.open(model_root.resolve()), corpus, key, keys, advance)[0]
+    model_root = model_root.resolve()
+    return _permitted_keys(model_root, open_network(model_root), corpus, key, keys, advance)[0]
 
 
 def learn_from(sample: Keys, settings: CodecSettings, *, advance: Advance = lambda *_: None) -> Codec:
@@ -101,12 +101,12 @@ def learn_from(sample: Keys, settings: CodecSettings, *, advance: Advance = lamb
 
 
 def _permitted_keys(
-    model: LanguageModel, corpus: Corpus, key: Key, wanted: int, advance: Advance
+    root: Path, network: KeyNetwork, corpus: Corpus, key: Key, wanted: int, advance: Advance
 ) -> tuple[Keys, list[_Sampled]]:
     """Keys of text that may shape a codec for this model; the corpus must be what its manifest says."""
-    permit = codec_permit(model.root, corpus)
+    permit = codec_permit(root, corpus)
     corpus.verify()
-    return _sample_keys(DocumentEncoder(model, key), corpus, permit, wanted, advance)
+    return _sample_keys(DocumentEncoder(network, key), corpus, permit, wanted, advance)
 
 
 def _sample_keys(

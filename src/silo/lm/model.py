@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from silo.files import (
     write_json,
     write_manifest,
 )
-from silo.lm.hardware import find_device
+from silo.lm.hardware import Item, Result, find_device, map_on_cores
 from silo.lm.hooks import capture_inputs, hook_last_feed_forward
 from silo.lm.manifest import (
     FORMAT,
@@ -48,6 +48,7 @@ from silo.lm.manifest import (
     verify_network,
 )
 from silo.lm.tokenizer import CONFIG, FILE, TEMPLATE, tokenizer_config
+from silo.lm.windows import padded_length
 from silo.placement import Placement, asked, asked_threads
 from silo.text.tokenizer import Tokenizer
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NO_LIMIT = "1000GB"
+_FEW_TOKENS = 64
 _USUAL_CONTEXT = 2048
 _MOST_MODULES = 1024
 """Layers or experts that a network may have beyond one for each of its weights: some share them."""
@@ -100,6 +102,8 @@ class LanguageModel:
     """True where logits are the head applied to the final state and nothing more; some networks cap or scale them."""
     feed_forward_calls: int
     """How often a pass runs the last feed-forward network: more than once where layers share it, 0 if it has none."""
+    batch_tokens: int = 2048
+    """Tokens that `window_keys` is best given at once."""
     kept_scores: Path | None = None
     """A folder in which scores of rows are kept for whoever reads the same text again; see `score_rows`."""
 
@@ -191,6 +195,32 @@ class LanguageModel:
         return found
 
     @torch.inference_mode()
+    def window_keys(self, windows: Sequence[NDArray[np.integer[Any]]], key: Key) -> list[NDArray[np.float32]]:
+        """The keys of all places of some windows, which have one padded length; see `DocumentEncoder`."""
+        length = padded_length(max(map(len, windows)), self.context)
+        keys: NDArray[np.float32] = self.keys(self.stack(windows, length), key).float().cpu().numpy()
+        return [rows[: len(window)] for rows, window in zip(keys, windows, strict=True)]
+
+    @staticmethod
+    def multiply(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The matrix product on the cores of this thread; numpy's takes all there are."""
+        product: NDArray[np.float32] = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+        return product
+
+    def map_on_cores(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The results of all items; see `hardware.map_on_cores`."""
+        return map_on_cores(work, items, device=self.device.type)
+
+    def require_finite(self) -> None:
+        """Refuse a network with a weight that is no number, or whose keys are none."""
+        tokens = np.arange(min(_FEW_TOKENS, self.context)) % self.tokenizer.vocabulary
+        (keys,) = self.window_keys([tokens], "final")
+        weights = (bool(weight.isfinite().all()) for weight in self.network.parameters())
+        if not np.isfinite(keys).all() or not all(weights):
+            hint = "train or import the model again: its training may have diverged"
+            raise SiloError("not-a-model", f"{self.root} has keys or weights that are not finite", hint)
+
+    @torch.inference_mode()
     def choose_key(self) -> Key:
         """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
         try:
@@ -241,6 +271,11 @@ class LanguageModel:
     def placement(self) -> Placement:
         """Device and number format of the network."""
         return Placement(self.device.type, str(self.network.dtype).removeprefix("torch."))
+
+    @property
+    def mark(self) -> str:
+        """What a store remembers of keys that it made."""
+        return self.placement.mark
 
     @property
     def hidden_size(self) -> int:

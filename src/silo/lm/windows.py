@@ -13,6 +13,13 @@ from dataclasses import dataclass
 from silo.errors import SiloError
 
 _FIRST_LOOKUP = 8
+_STEP = 64
+"""Inputs of torch are padded to a multiple of this: lengths that were tested to give the same bits in any batch."""
+
+
+def padded_length(tokens: int, most: int) -> int:
+    """The length that an input of torch has, which depends on its own tokens alone; at most so many."""
+    return min(-(-tokens // _STEP) * _STEP, most)
 
 
 @dataclass(frozen=True, slots=True)

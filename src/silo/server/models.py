@@ -19,8 +19,10 @@ from silo.evaluation.tune import validation_documents
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.session import Session
 from silo.inference.settings import Settings, load_settings, parse_method
+from silo.lm.encode import DocumentEncoder, network_of
 from silo.lm.engine.decoder import DecodingModel
-from silo.lm.manifest import begin_text
+from silo.lm.manifest import begin_text, read_key
+from silo.pairing import TokenEncoder
 from silo.server.config import ModelRecipe, ServerRecipe
 from silo.server.problems import Problem
 from silo.store.policy import Policy
@@ -127,12 +129,13 @@ class ServedModel:
         return [self._every.opened, *([encoder.opened] if encoder else [])]
 
     def use_encoder(self, store: Store) -> None:
-        """Let documents be added to a store; the network of torch is loaded for that, if it is not yet."""
-        from silo.lm.encode import DocumentEncoder
-
-        keys = self._every.encoder if "knn" in store.config.searches else None
-        model, key = (keys.model, keys.key) if keys else (self._every.model, "final")
-        store.use(DocumentEncoder(model, key))
+        """Let documents be added to a store; torch is loaded for that where it made the store's keys."""
+        keys, opened = self._every.encoder, self._every.opened
+        if "knn" not in store.config.searches:
+            store.use(TokenEncoder(opened.tokenizer, opened.fingerprint, opened.context))
+            return
+        opened, key = (keys.opened, keys.key) if keys else (opened, read_key(opened.root)[0])
+        store.use(DocumentEncoder(network_of(opened, store.config.encoded_on), key))
 
 
 def _first_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[NDArray[np.int64], ...]:

@@ -44,7 +44,8 @@ class StoreConfig:
     """Everything beside the documents that shapes the bytes of a store.
 
     `model` and `codec` are "" without knn; `analysis` (how passages are cut into words) is "" without bm25.
-    `encoded_on` names device and number format of the keys, "" for the processor in float32 and without knn.
+    `encoded_on` names what made the keys: `engine`, or device and number format of torch; "" for torch on the processor
+    in float32, and without knn.
     """
 
     searches: tuple[str, ...]

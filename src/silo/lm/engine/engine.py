@@ -38,12 +38,14 @@ from silo.lm.engine.kernel import (
     Outputs,
     Tokens,
     Workspace,
+    multiply_panels,
     pack_blocks,
     pack_rows,
     run_pass,
     softmax,
 )
 from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load_network, read_shape
+from silo.lm.manifest import Key
 
 _PASS_ROWS = 192
 """Tokens of one pass at most; more are read in several, which gives the same bits."""
@@ -120,6 +122,15 @@ def warm() -> None:
     pack_blocks(none, none, none, block, block.view(np.float32), 0, 0, 1)
 
 
+def multiply(left: Float32s, right: Float32s) -> Float32s:
+    """A matrix product on one core, each sum from the first input to the last."""
+    panels = np.zeros((-(-right.shape[1] // PAIR) * 2, len(right), PANEL), dtype=np.float32)
+    pack_rows(right.T.view(np.uint32), panels.view(np.uint32), 0, 0, 1)
+    out = np.empty((len(left), len(panels) * PANEL), dtype=np.float32)
+    multiply_panels(np.ascontiguousarray(left), panels, out)
+    return out[:, : right.shape[1]]
+
+
 def core_count() -> int:
     """Threads that this process may use: its cores, or fewer where OMP_NUM_THREADS says so, as for torch."""
     cores, limit = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
@@ -185,6 +196,11 @@ class Engine:
         return cls(network, shape, chosen, threads or core_count())
 
     @property
+    def threads(self) -> int:
+        """Threads of a pass at most."""
+        return self._threads
+
+    @property
     def weight_bytes(self) -> int:
         """What a pass reads of the network."""
         matrices = (self._network.attention_in, self._network.attention_out, self._network.feed_in)
@@ -216,12 +232,31 @@ class Engine:
         A text's tokens stand in its order. What its slot held from the first of the positions on is forgotten.
         `threads` is how many may be used, all that there are with 0.
         """
-        given = np.array([ids, positions, slots], dtype=np.int64)
-        count = given.shape[1]
-        rows = np.arange(count) if wanted is None else np.array(wanted, dtype=np.int64)
-        reach = self._check(given.tolist(), rows.tolist())
         width, vocabulary = self.shape.width, -(-self.shape.vocabulary // PAIR) * PAIR
-        outputs = Outputs(*(np.empty((len(rows), size), dtype=np.float32) for size in (vocabulary, width, width)))
+        given = np.array([ids, positions, slots], dtype=np.int64)
+        rows = np.arange(given.shape[1]) if wanted is None else np.array(wanted, dtype=np.int64)
+        outputs = self._read(given, rows, (vocabulary, width, width), threads)
+        return Forward(outputs.logits[:, : self.shape.vocabulary], outputs.final, outputs.feed_forward)
+
+    def keys(self, texts: Sequence[NDArray[Any]], key: Key, *, threads: int = 0) -> Float32s:
+        """The keys of all places of some texts, one text after the other; nothing is computed beyond them."""
+        slots = [self.claim_slot() for _ in texts]
+        try:
+            lengths = [len(text) for text in texts]
+            positions = np.concatenate([np.arange(length) for length in lengths])
+            given = np.stack([np.concatenate(texts).astype(np.int64), positions, np.repeat(slots, lengths)])
+            sizes = (0, self.shape.width, 0) if key == "final" else (0, 0, self.shape.width)
+            outputs = self._read(given, np.arange(given.shape[1]), sizes, threads)
+        finally:
+            for slot in slots:
+                self.release_slot(slot)
+        return outputs.final if key == "final" else outputs.feed_forward
+
+    def _read(self, given: Int64s, rows: Int64s, sizes: tuple[int, int, int], threads: int) -> Outputs:
+        """Read tokens, given as ids, positions and slots; outputs of these sizes for some rows of them."""
+        count = given.shape[1]
+        reach = self._check(given.tolist(), rows.tolist())
+        outputs = Outputs(*(np.empty((len(rows), size), dtype=np.float32) for size in sizes))
         most = min(threads or self._threads, self._threads)
         cache = self._make_room(reach)
         if count <= _PASS_ROWS:
@@ -233,7 +268,7 @@ class Engine:
                 part = Tokens(here[0], here[1], here[2], rows[low:high] - first)
                 parts = Outputs(*(array[low:high] for array in outputs))
                 self._run(part, cache, parts, int(part.positions.max()), most)
-        return Forward(outputs.logits[:, : self.shape.vocabulary], outputs.final, outputs.feed_forward)
+        return outputs
 
     def _check(self, given: list[list[int]], wanted: list[int]) -> dict[int, int]:
         """Refuse what the loops would read beyond their arrays for; the last position of each slot."""

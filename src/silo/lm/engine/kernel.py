@@ -139,7 +139,7 @@ class Workspace(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """A row for each token that is asked for."""
+    """A row for each token that is asked for; what has no columns is not computed."""
 
     logits: Float32s  # [wanted, padded vocabulary]
     final: Float32s  # [wanted, width]
@@ -863,6 +863,8 @@ def _run(
         _wait_for_others(meeting, sharing)
         _normalise_rows(network, 2 * layer + 1, stream, scratch.normal, low, high)
         _wait_for_others(meeting, sharing)
+        if layer == layers - 1 and not outputs.final.shape[1]:
+            break
         matrix = network.feed_in[layer]
         first, last = _share(matrix, part, sharing)
         _project(network.stored, matrix, network.feed_in_bias[layer], normal, gated, first, last, room)
@@ -876,10 +878,13 @@ def _run(
     _wait_for_others(meeting, ranks)
     for at in range(rank, len(tokens.wanted), ranks):
         row = tokens.wanted[at]
-        for column in range(scratch.normal.shape[1]):
+        for column in range(outputs.feed_forward.shape[1]):
             outputs.feed_forward[at, column] = scratch.normal[row, column]
-        gain, shift = network.gains[2 * layers], network.shifts[2 * layers]
-        _normalise(stream[row, : len(gain)], gain, shift, network.centred, network.epsilon, outputs.final[at])
+        if outputs.final.shape[1]:
+            gain, shift = network.gains[2 * layers], network.shifts[2 * layers]
+            _normalise(stream[row, : len(gain)], gain, shift, network.centred, network.epsilon, outputs.final[at])
+    if not outputs.logits.shape[1]:
+        return
     _wait_for_others(meeting, ranks)
     first, last = _share(network.head, rank, ranks)
     for at in range(len(tokens.wanted)):
@@ -898,6 +903,16 @@ def run_pass(
     _run(
         Network(*network), Cache(*cache), Tokens(*tokens), Workspace(*scratch), Outputs(*outputs), meeting, rank, ranks
     )
+
+
+@numba.njit(cache=True, nogil=True)
+def multiply_panels(rows: Float32s, panels: Float32s, out: Float32s) -> None:
+    """out = rows times a matrix in panels [panels, inputs, PANEL], an even number of them."""
+    for row in range(len(rows)):
+        _clear(out[row], 0, out.shape[1])
+    source, weights, target = rows.ctypes.data, panels.ctypes.data, out.ctypes.data
+    pairs, strides = len(panels) // 2, (panels.strides[0], rows.strides[0], out.strides[0])
+    _multiply(FLOAT32, weights, strides[0], rows.shape[1], pairs, source, strides[1], target, strides[2], len(rows), 0)
 
 
 @numba.njit(nogil=True)

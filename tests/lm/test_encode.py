@@ -1,0 +1,143 @@
+"""Keys of documents by the decode engine: those that generation sees, near torch's, and each store keeps to its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from silo.errors import SiloError
+from silo.lm.encode import DocumentEncoder, network_of, open_encoder
+from silo.lm.engine.decoder import DecodingModel
+from silo.lm.engine.engine import multiply
+from silo.lm.engine.keys import EngineNetwork
+from silo.lm.manifest import CODEC_FOLDER, Key
+from silo.lm.model import LanguageModel
+from silo.pairing import create_store, open_store
+from silo.placement import ENGINE, Placement
+from silo.search.knn.codec import Codec
+from silo.store.store import Store
+from silo.text.tokenizer import Ids
+from tests.conftest import record, words, write_jsonl
+from tests.inference.world import documents, make_model
+from tests.store.small import tree
+
+LENGTHS = (2, 40, 63, 64, 65, 100, 100, 200, 500, 701)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("encode"), key="ffn")
+
+
+@pytest.fixture(scope="module")
+def opened(model: Path) -> DecodingModel:
+    return DecodingModel.open(model, threads=2)
+
+
+@pytest.fixture(scope="module")
+def texts(opened: DecodingModel) -> list[Ids]:
+    rng, tokenizer = np.random.default_rng(0), opened.tokenizer
+    begin = np.array([tokenizer.begin], dtype=np.uint32)
+    return [np.concatenate([begin, rng.integers(0, tokenizer.begin, size - 1).astype(np.uint32)]) for size in LENGTHS]
+
+
+@pytest.mark.parametrize("key", get_args(Key))
+def test_the_engine_makes_nearly_the_keys_of_torch(
+    model: Path, opened: DecodingModel, texts: list[Ids], key: Key
+) -> None:
+    engine, torch = (
+        DocumentEncoder(network, key) for network in (network_of(opened, ENGINE), LanguageModel.open(model))
+    )
+    assert engine.fingerprint == torch.fingerprint and engine.windows == torch.windows
+    for ours, theirs in zip(engine.keys(texts), torch.keys(texts), strict=True):
+        assert np.allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("key", get_args(Key))
+def test_the_engine_makes_the_keys_that_generation_sees(opened: DecodingModel, texts: list[Ids], key: Key) -> None:
+    encoder = DocumentEncoder(network_of(opened, ENGINE), key)
+    short = texts[3]
+    (keys,) = encoder.keys([short])
+    decoder = opened.decoder(key)
+    for at in (1, 30, len(short) - 1):
+        assert np.array_equal(decoder.read(short[:at]).key, keys[at - 1])
+
+
+@pytest.mark.parametrize("key", get_args(Key))
+def test_the_engines_keys_do_not_depend_on_what_is_read_with_them(
+    model: Path, opened: DecodingModel, texts: list[Ids], key: Key
+) -> None:
+    alone = [next(DocumentEncoder(network_of(opened, ENGINE), key).keys([ids])) for ids in texts]
+    assert [len(keys) for keys in alone] == [length - 1 for length in LENGTHS]
+    for threads in (1, 2):
+        encoder = DocumentEncoder(network_of(DecodingModel.open(model, threads=threads), ENGINE), key)
+        for order in (range(len(texts)), range(len(texts) - 1, -1, -1)):
+            together = encoder.keys([texts[at] for at in order])
+            assert all(np.array_equal(keys, alone[at]) for at, keys in zip(order, together, strict=True))
+
+
+def test_products_are_sums_in_one_order() -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(70, 40)).astype(np.float32), rng.normal(size=(40, 33)).astype(np.float32)
+    product = multiply(left, right)
+    assert np.allclose(product, left.astype(np.float64) @ right, atol=1e-4)
+    assert np.array_equal(multiply(left[5:6], right), product[5:6])
+
+
+def test_a_store_is_filled_without_torch(model: Path, tmp_path: Path) -> None:
+    store, lines = tmp_path / "s", write_jsonl(tmp_path / "in.jsonl", [record("a", words(1, 40))])
+    create, add = ["store", "create", str(store), "--model", str(model)], ["store", "add", str(store), "--jsonl"]
+    code = (
+        "import sys; from silo.cli import main;"
+        f"print(main({create!r}), main({[*add, str(lines)]!r}), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-3:] == ["0", "0", "False"]
+    assert open_store(store).stats()["documents"] == 1
+
+
+def test_a_store_that_torch_filled_keeps_to_it(model: Path, tmp_path: Path) -> None:
+    """Stores of before: `encoded_on` is not in their configuration."""
+    encoder = DocumentEncoder(LanguageModel.open(model), "ffn")
+    made = [
+        Store.create(
+            tmp_path / name,
+            encoder,
+            codec=Codec.open(model / CODEC_FOLDER),
+            tokenizer_file=model / "tokenizer.json" if (model / "tokenizer.json").exists() else None,
+        )
+        for name in ("whole", "parts")
+    ]
+    whole, parts = made
+    whole.use(encoder)
+    whole.add(documents())
+    parts.close()
+    again = open_store(tmp_path / "parts", model, encoding=True)
+    for document in documents():
+        again.add([document])
+    assert isinstance(again.encoder, DocumentEncoder) and isinstance(again.encoder.network, LanguageModel)
+    assert again.config.encoded_on == "" and again.verify(keys=True).problems == ()
+    assert again.digest() == whole.digest()
+    assert tree(tmp_path / "parts" / "data") == tree(tmp_path / "whole" / "data")
+
+
+def test_a_store_that_the_engine_filled_keeps_to_it(model: Path, tmp_path: Path) -> None:
+    store = create_store(tmp_path / "s", model, passage_tokens=16)
+    assert isinstance(store.encoder, DocumentEncoder) and isinstance(store.encoder.network, EngineNetwork)
+    store.add(documents())
+    assert open_store(tmp_path / "s", encoding=True).verify(keys=True).problems == ()
+    with pytest.raises(SiloError, match="does not compute") as caught:
+        network_of(DecodingModel.of(LanguageModel.open(model)), ENGINE)
+    assert caught.value.code == "store-mismatch"
+
+
+def test_where_torch_must_compute_it_makes_the_keys(model: Path) -> None:
+    encoder = open_encoder(model, "cpu bfloat16")
+    assert isinstance(encoder.network, LanguageModel) and encoder.network.mark == "cpu bfloat16"
+    assert Placement.of_mark("cpu bfloat16").mark == "cpu bfloat16" and Placement.of_mark("").mark == ""
+    assert open_encoder(model).network.mark == ENGINE
