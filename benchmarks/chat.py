@@ -134,7 +134,7 @@ def control(name: str) -> str:
 def asked(plain: Predictor, settings: Settings, method: str) -> Predictor:
     """The same model and store with another method."""
     return Predictor(
-        plain.model,
+        plain.opened,
         plain.stores,
         method=parse_method(method),
         settings=settings,

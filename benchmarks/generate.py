@@ -187,7 +187,7 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     control = opened(model, place, "lm")
     ric = predictors["ric"].context
     assert isinstance(ric, RicContext)
-    control.windows = Windows(control.model.context, ric.windows.stride)
+    control.windows = Windows(control.opened.context, ric.windows.stride)
     lm = predictors["lm"]
     text = first_tokens(
         merged_stream((one.text for one in read_evaluation(DATA / f"{arguments.domain}.test.jsonl.zst")), lm.tokenizer),
@@ -212,7 +212,7 @@ def compared(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
         "store": place.name,
         "key": codec_key(model),
         "store_tokens": predictors["knn"].stores[0].stats()["tokens"],
-        "parameters": parameter_count(lm.model.network),
+        "parameters": lm.opened.parameters,
         "generate_tokens_per_second": written.rates(),
         "score_tokens_per_second": read.rates(),
         "times_slower": slower,

@@ -97,7 +97,7 @@ def sizes_by_distance(predictor: Predictor, text: TokenStream) -> NDArray[np.int
     """For each token of a text the sizes of all lists, the list nearest to its key first, added up."""
     assert predictor.encoder is not None
     store = predictor.stores[0]
-    (keys,) = DocumentEncoder(predictor.encoder.model, predictor.encoder.key).keys([text.ids])
+    (keys,) = DocumentEncoder(predictor.encoder.opened.network, predictor.encoder.key).keys([text.ids])
     codec = store.tested_tables().codec
     queries, centroids = codec.transform(keys), codec.arrays.centroids
     distances = (centroids**2).sum(axis=1) - 2 * queries @ centroids.T

@@ -230,11 +230,6 @@ class KeyEncoder:
 
         return cls(DecodingModel.of(model), key, Windows().within(model.context))
 
-    @property
-    def model(self) -> LanguageModel:
-        """Its network, for passes over whole texts."""
-        return self.opened.language_model
-
 
 def locate_key_encoder(model: Path, stores: Sequence[Store], place: str | Path | None) -> tuple[Path, Key]:
     """The directory of the model whose states are the stores' keys, and the kind of key; nothing heavy is loaded.

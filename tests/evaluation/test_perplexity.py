@@ -19,6 +19,7 @@ from silo.inference.observe import observe
 from silo.inference.predict import open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings, save_settings
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.model import LanguageModel, save_model
 from silo.lm.network import make_network
 from silo.lm.training.finetune import FineTuning, fine_tune
@@ -107,7 +108,7 @@ def test_rows_are_what_score_finds(place: Path, figures: dict[str, Any]) -> None
 
 
 def test_passages_and_text_are_no_longer_than_the_window_of_the_model_alone(place: Path) -> None:
-    model, window = LanguageModel.open(place / "model"), Windows(16, 8)
+    model, window = DecodingModel.open(place / "model"), Windows(16, 8)
     assert model.context > window.length
     (text,) = read_domains([place / "prose.test.jsonl"], model.tokenizer, TextLimits()).values()
     contestants = Contestants(model, [open_store(place / "store")], None, ("lm", "ric"), {}, windows=window)

@@ -127,7 +127,7 @@ def test_every_token_has_the_probability_of_the_reference(place: Path, method: s
 
 def test_the_language_model_alone_is_scored_as_lm_eval_does(place: Path) -> None:
     predictor = opened(place, "lm")
-    plain = score(predictor.model, text_of(LONG), predictor.windows)
+    plain = score(predictor.network, text_of(LONG), predictor.windows)
     assert score_text(predictor, text_of(LONG)).total == plain
 
 
@@ -230,7 +230,7 @@ def test_another_model_than_the_lm_may_make_the_keys(place: Path, tmp_path: Path
     settings = Settings(k=20, tau=20.0).with_values(lam=1.0)
     own = open_predictor(place / "model", [place / "store"], method="knn", settings=settings)
     swapped = open_predictor(other, [place / "store"], method="knn", settings=settings)
-    assert swapped.encoder is not None and swapped.encoder.model.fingerprint == own.model.fingerprint
+    assert swapped.encoder is not None and swapped.encoder.opened.fingerprint == own.opened.fingerprint
     assert np.allclose(score_text(swapped, text_of(LONG)).logs, score_text(own, text_of(LONG)).logs, atol=1e-6)
     with pytest.raises(SiloError, match="store-mismatch"):
         open_predictor(other, [place / "store"], method="knn", encoder=other)

@@ -241,10 +241,10 @@ def _eval(arguments: argparse.Namespace) -> int:
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     text = merged_stream(texts, open_tokenizer(Path(arguments.model)))
 
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import open_network
     from silo.lm.scoring import score
 
-    model = LanguageModel.open(Path(arguments.model), verify=arguments.verify)
+    model = open_network(Path(arguments.model), verify=arguments.verify)
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
         figures = score(model, text, windows, advance=advance).as_json()

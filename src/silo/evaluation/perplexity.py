@@ -19,13 +19,14 @@ from silo.files import append_line, canonical_json, disk_errors, file_sha256, wh
 from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.manifest import open_tokenizer
 from silo.pairing import find_key_encoder, locate_key_encoder, open_store, require_fit
+from silo.placement import asked_threads
 from silo.progress import Advance
 from silo.store.store import Store
 from silo.text.stream import TokenStream
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import DecodingModel
     from silo.lm.training.finetune import FineTuning
 
 USES = "evaluations.jsonl"
@@ -78,26 +79,26 @@ def evaluate_perplexity(
         options.validation, tokenizer, TextLimits(options.validation_tokens, options.document_tokens)
     )
 
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import DecodingModel
 
-    language_model = LanguageModel.open(model, verify=options.verify)
+    opened = DecodingModel.open(model, verify=options.verify, threads=asked_threads() or None)
     references = _open_references(options.references, options.verify)
     notes: list[str] = []
     contestants = Contestants(
-        language_model,
+        opened,
         stores,
-        find_key_encoder(language_model, stores, options.encoder) if token_search else None,
+        find_key_encoder(opened, stores, options.encoder) if token_search else None,
         methods,
         references,
         settings,
         options.neighbours,
-        _fine_tuning(options, language_model, stores, notes),
+        _fine_tuning(options, opened, stores, notes),
     )
     if not options.validation and not settings and stores:
         notes.append("no --validation and no --settings: the defaults were used, which suit no store in particular")
     if lacking := sorted(texts.keys() - validation.keys()) if validation else []:
         notes.append(f"no validation text of {', '.join(lacking)}: settings were chosen on {', '.join(validation)}")
-    notes += uses.note(language_model.fingerprint, methods)
+    notes += uses.note(opened.fingerprint, methods)
     figures = []
     for text in texts.values():
         chosen = _validation_of(text, validation, options.validation_tokens)
@@ -138,27 +139,28 @@ def _require_same_tokenizer(references: Sequence[Path], tokenizer: Tokenizer) ->
             raise SiloError("store-mismatch", f"{place} has another tokenizer: perplexities per token do not compare")
 
 
-def _open_references(places: Sequence[Path], verify: bool) -> dict[str, LanguageModel]:
-    from silo.lm.model import LanguageModel
+def _open_references(places: Sequence[Path], verify: bool) -> dict[str, DecodingModel]:
+    from silo.lm.engine.decoder import DecodingModel
 
     known = [place.name for place in places]
     others = [f"{REFERENCE} {place.name if known.count(place.name) == 1 else place}" for place in places[1:]]
     names = [REFERENCE, *others][: len(places)]
-    return {name: LanguageModel.open(place, verify=verify) for name, place in zip(names, places, strict=True)}
+    threads = asked_threads() or None
+    opened = (DecodingModel.open(place, verify=verify, threads=threads) for place in places)
+    return dict(zip(names, opened, strict=True))
 
 
 def _fine_tuning(
-    options: PplOptions, model: LanguageModel, stores: Sequence[Store], notes: list[str]
+    options: PplOptions, model: DecodingModel, stores: Sequence[Store], notes: list[str]
 ) -> FineTuning | None:
     """How to adapt the weights, if it is asked for or cheap; where it is not done the notes say so."""
-    from silo.lm.network import parameter_count
-    from silo.lm.training.finetune import FineTuning
-
     if not stores:
         return None
+    from silo.lm.training.finetune import FineTuning
+
     how = FineTuning(seed=options.seed)
     tokens = sum(int(store.stats()["tokens"]) for store in stores)
-    cost = 6.0 * parameter_count(model.network) * tokens * how.epochs
+    cost = 6.0 * model.parameters * tokens * how.epochs
     wanted = options.fine_tune == "yes" or (options.fine_tune == "auto" and cost <= _CHEAP)
     if wanted and options.validation:
         return how

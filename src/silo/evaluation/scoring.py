@@ -31,6 +31,7 @@ from silo.text.stream import TokenStream
 from silo.text.tokenizer import Ids
 
 if TYPE_CHECKING:
+    from silo.lm.engine.decoder import DecodingModel
     from silo.lm.model import LanguageModel
     from silo.lm.training.finetune import FineTuning
 
@@ -64,11 +65,11 @@ class Contestants:
     `windows` are what a model reads at once, with RIC the passages included.
     """
 
-    model: LanguageModel
+    model: DecodingModel
     stores: Sequence[Store]
     encoder: KeyEncoder | None
     methods: Sequence[str]
-    references: Mapping[str, LanguageModel]
+    references: Mapping[str, DecodingModel]
     settings: Mapping[str, Settings] = field(default_factory=dict)
     neighbours: int = 1024
     fine_tuning: FineTuning | None = None
@@ -115,7 +116,7 @@ class _Scoring:
         with self._predictor(self.contestants.model, frozenset({"ngram"})).reading() as retriever:
             self.scores.matches[:] = retriever.levels(self.scores.text.stream.ids.astype(np.int64)).lengths
 
-    def _methods(self, model: LanguageModel, name: str, methods: Sequence[str]) -> None:
+    def _methods(self, model: DecodingModel, name: str, methods: Sequence[str]) -> None:
         """The rows of one model; those of a reference are named after it."""
         searched = frozenset(part for method in methods for part in parse_method(method)) - {"ric"}
         predictor = self._predictor(model, searched)
@@ -138,7 +139,7 @@ class _Scoring:
         if "ngram" in searched and not name:
             self._without_model(predictor, observed)
 
-    def _predictor(self, model: LanguageModel, method: frozenset[str]) -> Predictor:
+    def _predictor(self, model: DecodingModel | LanguageModel, method: frozenset[str]) -> Predictor:
         contest = self.contestants
         predictor = Predictor(
             model,
@@ -155,7 +156,7 @@ class _Scoring:
     def _observe(self, predictor: Predictor) -> Observations:
         return observe(predictor, self.scores.text.stream.ids, advance=self.advance)
 
-    def _ric(self, model: LanguageModel, name: str, method: str, chosen: Mapping[str, Settings]) -> None:
+    def _ric(self, model: DecodingModel, name: str, method: str, chosen: Mapping[str, Settings]) -> None:
         """Passages before the text, in an input as long as that of the model alone, and the model alone with as much
         context as they leave it."""
         settings = chosen.get(method.removeprefix("ric+"), Settings())
@@ -175,8 +176,8 @@ class _Scoring:
         """Matches of the store over its unigrams: what an n-gram model reaches that has no language model at all."""
         if self.validation is None:
             return
-        alone = self._predictor(predictor.model, frozenset({"ngram"}))
-        shares = unigrams(self.contestants.stores, predictor.model.vocabulary)
+        alone = self._predictor(predictor.opened, frozenset({"ngram"}))
+        shares = unigrams(self.contestants.stores, predictor.network.vocabulary)
         with alone.reading() as retriever:
             levels, kinds = retriever.known_levels(self.validation.ids.astype(np.int64))
         nothing = np.zeros(len(kinds))
@@ -196,7 +197,7 @@ class _Scoring:
         assert validation is not None
         tokens = store_tokens(self.contestants.stores, model.tokenizer.begin)
         adapted, report = self._timed(
-            "fine-tuned", lambda: fine_tune(model, tokens, validation, how, advance=self.advance)
+            "fine-tuned", lambda: fine_tune(model.language_model, tokens, validation, how, advance=self.advance)
         )
         self.scores.notes["fine-tuned"] = report
         self._add("fine-tuned", self._observe(self._predictor(adapted, frozenset())).lm)

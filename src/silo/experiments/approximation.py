@@ -35,9 +35,10 @@ from silo.files import fingerprint
 from silo.inference.mix import token_mass
 from silo.lm.codec import learn_from, sample_keys
 from silo.lm.encode import DocumentEncoder
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import Key
-from silo.lm.model import LanguageModel
-from silo.lm.scoring import Row, score_rows
+from silo.lm.reading import Row
+from silo.lm.scoring import score_rows
 from silo.lm.windows import Windows
 from silo.search.knn.codec import Codec
 from silo.search.knn.index import KeyRows, KnnIndex
@@ -159,9 +160,9 @@ def _measure(lab: Lab, recipe: Recipe, domain: str, kind: Key, seed: int) -> Mea
 
 def _score(lab: Lab, recipe: Recipe, domain: str, kind: Key) -> dict[str, Any]:
     place = lab.model(recipe.model)
-    model = LanguageModel.open(place)
+    model = DecodingModel.open(place)
     documents = [document.text for document in lab.documents(domain, recipe.store_tokens, place)]
-    keys, values = _stored(DocumentEncoder(model, kind), documents)
+    keys, values = _stored(DocumentEncoder(model.network, kind), documents)
     test = read_text(lab, domain, "test", model, recipe.sample)
     validation = read_text(lab, domain, "validation", model, recipe.sample)
     asked = [_ask(model, kind, text.stream.ids) for text in (validation, test)]
@@ -200,13 +201,13 @@ def _stored(encoder: DocumentEncoder, texts: Sequence[str]) -> tuple[Keys, Ints]
     return np.concatenate(list(encoder.keys(ids))), np.concatenate([tokens[1:] for tokens in ids]).astype(np.int64)
 
 
-def _ask(model: LanguageModel, kind: Key, ids: Ids) -> Asked:
+def _ask(model: DecodingModel, kind: Key, ids: Ids) -> Asked:
     """One pass over a text, in the windows in which texts are scored."""
     text, windows = ids.astype(np.int64), Windows().within(model.context)
     logs, keys = [], []
     for window in windows.over(len(text)):
         row = Row(text[window.start : window.until], window.targets.start - window.start)
-        (read,) = score_rows(model, [row], windows.length, key=kind)
+        (read,) = score_rows(model.network, [row], windows.length, key=kind)
         logs.append(read.logs)
         keys.append(read.keys)
     return Asked(text[1:], np.exp(np.concatenate(logs)), np.concatenate(keys))

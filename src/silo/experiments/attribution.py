@@ -135,7 +135,7 @@ def measure_volume(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
         store.close()
         settings = series.settings()[recipe.method]
         predictor = open_predictor(lab.model(model), [series.copy()], method=recipe.method, settings=settings)
-        text = series.text(predictor.model, volume)
+        text = series.text(predictor.opened, volume)
         return _Places(
             lab, recipe, predictor, text, AUTHOR, [str(volume.meta.get(AUTHOR, ""))] * len(text.labels)
         ).look()

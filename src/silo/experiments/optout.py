@@ -23,7 +23,7 @@ from silo.experiments.harness.lab import Lab, LabStore
 from silo.experiments.harness.result import ACCENTS, Result, Table, draw_estimates, figure_png, show_estimate
 from silo.files import file_sha256, remove_tree
 from silo.inference.settings import Settings
-from silo.lm.model import LanguageModel
+from silo.lm.engine.decoder import DecodingModel
 from silo.pairing import find_key_encoder, open_store
 from silo.recipe import SourceRecipe
 from silo.records import Document
@@ -119,10 +119,10 @@ class Series:
         )
 
     def _scores(self, store: Store, volume: Document) -> Any:
-        recipe, model = self.recipe, LanguageModel.open(self.lab.model(self.model))
+        recipe, model = self.recipe, DecodingModel.open(self.lab.model(self.model))
         references = {}
         if recipe.reference:
-            reference = LanguageModel.open(self.lab.model(recipe.reference))
+            reference = DecodingModel.open(self.lab.model(recipe.reference))
             if reference.tokenizer.fingerprint == model.tokenizer.fingerprint:
                 references[REFERENCE] = reference
         contestants = Contestants(
@@ -136,7 +136,7 @@ class Series:
         )
         return score_domain(contestants, self.text(model, volume), None, advance=self.lab.advance)
 
-    def text(self, model: LanguageModel, volume: Document) -> Any:
+    def text(self, model: DecodingModel, volume: Document) -> Any:
         """The beginning of a volume, its stretches standing where a text has its documents."""
         recipe = self.recipe
         limits = TextLimits(document_tokens=recipe.volume_tokens)

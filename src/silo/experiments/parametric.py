@@ -17,7 +17,7 @@ from silo.evaluation.texts import TextLimits, read_domains
 from silo.experiments.harness.lab import Lab, LabModel
 from silo.experiments.harness.result import ACCENTS, Result, Table, figure_png, show_estimate
 from silo.lm.audit import verify_model
-from silo.lm.model import LanguageModel
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.training.curve import smooth
 
 MARKS = {"in": "●", "near": "◐", "out": "○", "unknown": ""}
@@ -129,7 +129,7 @@ def _score(lab: Lab, model: LabModel, domain: str, split: str, limits: TextLimit
     }
 
     def score() -> dict[str, Any]:
-        opened = LanguageModel.open(model.train())
+        opened = DecodingModel.open(model.train())
         text = read_domains([lab.text_file(domain, split)], opened.tokenizer, limits)[domain]
         alone = Contestants(opened, [], None, [PLAIN], {})
         return DomainSums.of(score_domain(alone, text, None, advance=lab.advance)).as_json()

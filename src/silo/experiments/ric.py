@@ -24,7 +24,7 @@ from silo.inference.context import RicContext
 from silo.inference.observe import observe
 from silo.inference.predict import Predictor
 from silo.inference.settings import Ric, Settings
-from silo.lm.model import LanguageModel
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.windows import Windows
 from silo.pairing import open_store
 from silo.store.policy import EVERYTHING
@@ -90,7 +90,7 @@ class Case:
 
     lab: Lab
     name: str
-    model: LanguageModel
+    model: DecodingModel
     store: LabStore
     domain: str
     sample: Sample
@@ -131,7 +131,7 @@ def alone(windows: Windows) -> str:
     return f"lm, {windows.length} tokens, stride {windows.stride}"
 
 
-def plan(variant: Variant, context: int, model: LanguageModel) -> Plan:
+def plan(variant: Variant, context: int, model: DecodingModel) -> Plan:
     """How a variant reads, and what the model alone reads in its place."""
     most = min(context, model.context)
     text = RicContext(most, variant.ric, model.tokenizer).windows

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +17,14 @@ from silo.inference.mix import Floats, component_weights, mixed, token_mass
 from silo.inference.predict import Predictor
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, Features, Settings
-from silo.lm.hardware import core_count, map_on_cores
-from silo.lm.windows import Window, cover
+from silo.lm.reading import ReadingNetwork, Row, RowScores
+from silo.lm.scoring import score_rows
+from silo.lm.windows import Window, cover, padded_length
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
 from silo.search.ngram.index import Levels
 from silo.store.view import Neighbours
 from silo.text.tokenizer import Ids
-
-if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
-    from silo.lm.scoring import Row, RowScores
-
-_STEP = 64
-"""Inputs are padded to a multiple of this, as keys are when a store is filled: the same bits in any batch."""
 
 Watch = Callable[[NDArray[np.int64], Neighbours], None]
 """Is shown the neighbours of some positions of the text."""
@@ -116,11 +109,11 @@ class _Passes:
 
     def run(self) -> None:
         predictor, encoder = self._predictor, self._predictor.encoder
-        shared = encoder is not None and encoder.model is predictor.model and predictor.context is None
-        self._read(predictor.model, list(self._inputs()), encoder if shared else None, "score")
+        shared = encoder is not None and encoder.opened.is_same(predictor.opened) and predictor.context is None
+        self._read(predictor.network, list(self._inputs()), encoder if shared else None, "score")
         if encoder is not None and not shared:
             plain = [(window, InContext()) for window in encoder.windows.over(len(self._text))]
-            self._read(encoder.model, plain, encoder, "search", only_keys=True)
+            self._read(encoder.opened.network, plain, encoder, "search", only_keys=True)
 
     def _inputs(self) -> Iterator[_Input]:
         provider = self._predictor.context
@@ -133,7 +126,7 @@ class _Passes:
 
     def _read(
         self,
-        model: LanguageModel,
+        network: ReadingNetwork,
         inputs: list[_Input],
         encoder: KeyEncoder | None,
         stage: str,
@@ -141,23 +134,19 @@ class _Passes:
         only_keys: bool = False,
     ) -> None:
         """Read all inputs, one per core at a time, and search where there are keys."""
-        from silo.lm.scoring import score_rows
-
         key = encoder.key if encoder is not None else None
         longest = max((len(self._row(*item).tokens) for item in inputs), default=0)
-        length = min(-(-longest // _STEP) * _STEP, model.context)
+        length = padded_length(longest, network.context)
 
         def work(item: _Input) -> tuple[RowScores, _Searched | None]:
-            (read,) = score_rows(model, [self._row(*item)], length, key=key)
+            (read,) = score_rows(network, [self._row(*item)], length, key=key)
             peaks = self.peaks[item[0].targets] if only_keys else read.peaks
-            return read, self._search(item[0], read, peaks) if key else None
+            return read, self._search(item[0], read, peaks, network.cores) if key else None
 
-        count = core_count()
+        count = network.cores
         for at in range(0, len(inputs), count):
             batch = inputs[at : at + count]
-            for (window, item), (read, searched) in zip(
-                batch, map_on_cores(work, batch, device=model.device.type), strict=True
-            ):
+            for (window, item), (read, searched) in zip(batch, network.map_on_cores(work, batch), strict=True):
                 if not only_keys:
                     self._add_language_model(window, item, read)
                 if searched is not None:
@@ -165,8 +154,6 @@ class _Passes:
             self._advance(stage, at + len(batch), len(inputs))
 
     def _row(self, window: Window, before: InContext) -> Row:
-        from silo.lm.scoring import Row
-
         tokens = np.concatenate([before.tokens, self._text[window.start : window.until]])
         return Row(tokens, len(before.tokens) + window.targets.start - window.start)
 
@@ -174,14 +161,14 @@ class _Passes:
         self.lm[window.targets] += before.weight * np.exp(read.logs)
         self.peaks[window.targets] += before.weight * read.peaks
 
-    def _search(self, window: Window, read: RowScores, peaks: Floats) -> _Searched | None:
+    def _search(self, window: Window, read: RowScores, peaks: Floats, cores: int) -> _Searched | None:
         """The neighbours of the tokens of a window, as far as they are wanted."""
         settings = self._predictor.settings
         wanted = settings.asks_neighbours(peaks)
         positions = np.arange(len(self._text))[window.targets][wanted]
         if not len(positions):
             return None
-        near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=core_count())
+        near = self._retriever.neighbours(read.keys[wanted], settings.k, settings.probes, threads=cores)
         mass = token_mass(near.values, near.distances, settings.tau, self._text[positions])
         return _Searched(positions, mass, near.closest, near.kinds, near if self._watch is not None else None)
 

@@ -31,6 +31,7 @@ from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from silo.lm.model import LanguageModel
+    from silo.lm.reading import ReadingNetwork
 
 
 _LEAST_MATCH = 4
@@ -159,9 +160,9 @@ class Predictor:
         return replace(settings, tau=_usual_tau(self.stores)) if is_open else settings
 
     @property
-    def model(self) -> LanguageModel:
-        """The network, for passes over whole texts; loaded if it is not yet."""
-        return self.opened.language_model
+    def network(self) -> ReadingNetwork:
+        """For passes over whole texts."""
+        return self.opened.network
 
     @property
     def tokenizer(self) -> Tokenizer:

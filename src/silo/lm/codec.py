@@ -24,7 +24,8 @@ from silo.files import (
     write_atomic,
     write_manifest,
 )
-from silo.lm.encode import DocumentEncoder, KeyNetwork, Keys, open_network
+from silo.lm.encode import DocumentEncoder
+from silo.lm.engine.decoder import open_network
 from silo.lm.firewall import (
     CODEC,
     DOCUMENTS,
@@ -41,6 +42,7 @@ from silo.lm.firewall import (
     seen_rows,
 )
 from silo.lm.manifest import CODEC_FOLDER, Key, file_checksums, growing_place, open_manifest, replace_model
+from silo.lm.reading import Keys, ReadingNetwork
 from silo.progress import Advance
 from silo.search.knn.codec import Codec, CodecSettings
 from silo.text.normalise import text_hash
@@ -101,7 +103,7 @@ def learn_from(sample: Keys, settings: CodecSettings, *, advance: Advance = lamb
 
 
 def _permitted_keys(
-    root: Path, network: KeyNetwork, corpus: Corpus, key: Key, wanted: int, advance: Advance
+    root: Path, network: ReadingNetwork, corpus: Corpus, key: Key, wanted: int, advance: Advance
 ) -> tuple[Keys, list[_Sampled]]:
     """Keys of text that may shape a codec for this model; the corpus must be what its manifest says."""
     permit = codec_permit(root, corpus)

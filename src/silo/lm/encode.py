@@ -1,9 +1,7 @@
 """Keys of a document: a state of the model after each of its prefixes, computed from that document alone.
 
 A document is encoded from its own beginning in windows, so that its keys do not depend on other documents, on what is
-read together with it, or on the number of threads. Two kinds of network read windows: the decode engine, whose sums run
-in one written order, and that of torch, which is given windows that are padded at the right to a length that depends on
-that document alone.
+read together with it, or on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,67 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silo.errors import SiloError
+from silo.lm.engine.decoder import open_network
 from silo.lm.manifest import Key, key_fingerprint, read_key
+from silo.lm.reading import Keys, ReadingNetwork
 from silo.lm.windows import Window, Windows, padded_length
-from silo.placement import CPU, ENGINE, NOT_ASKED, Placement, asked_threads
 from silo.text.tokenizer import Ids, Tokenizer
 
-if TYPE_CHECKING:
-    from silo.lm.engine.decoder import DecodingModel
-
-Keys = NDArray[np.float32]
-Multiply = Callable[[Keys, Keys], Keys]
-Quantise = Callable[[Keys, Multiply], tuple[NDArray[Any], ...]]
+Quantise = Callable[[Keys, Callable[[Keys, Keys], Keys]], tuple[NDArray[Any], ...]]
 """Makes arrays of keys, one row for each, with the help of a matrix product."""
-Item = TypeVar("Item")
-Made = TypeVar("Made")
 
 _LONGEST = 1024
-
-
-class KeyNetwork(Protocol):
-    """A network that gives keys: `LanguageModel` or `EngineNetwork`."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def context(self) -> int: ...
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def mark(self) -> str:
-        """What a store remembers of keys that it made: others of the same text may differ in their last bits."""
-
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens that it is best given at once."""
-
-    def window_keys(self, windows: Sequence[Ids], key: Key) -> list[Keys]:
-        """The keys of all places of some windows, which have one padded length."""
-
-    def multiply(self, left: Keys, right: Keys) -> Keys:
-        """The matrix product, on the cores of this thread alone."""
-
-    def map_on_cores(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-        """The results of all items, as many at a time as there are cores."""
-
-    def choose_key(self) -> Key:
-        """The kind of key that found better neighbours in all domains it was measured on, if the network offers it."""
-
-    def require_finite(self) -> None:
-        """Refuse a network with a weight that is no number, or whose keys are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +47,7 @@ class DocumentEncoder:
     Windows overlap by an eighth, which later tokens have as context.
     """
 
-    def __init__(self, network: KeyNetwork, key: Key = "final") -> None:
+    def __init__(self, network: ReadingNetwork, key: Key = "final") -> None:
         length = min(network.context, _LONGEST)
         self.network = network
         self.key: Key = key
@@ -164,34 +116,5 @@ def _batches(pieces: list[_Piece], most: int) -> Iterator[list[_Piece]]:
 
 
 def open_encoder(root: Path, mark: str | None = None, *, verify: bool = False) -> DocumentEncoder:
-    """A model directory, with the kind of key its codec was learned for.
-
-    `mark` is that of the keys a store has, None for a new one: then it is the engine wherever that may compute them.
-    """
+    """A model directory, with the kind of key its codec was learned for; `mark` is as for `open_network`."""
     return DocumentEncoder(open_network(root, mark, verify=verify), read_key(root)[0])
-
-
-def open_network(root: Path, mark: str | None = None, *, verify: bool = False) -> KeyNetwork:
-    """What `open_encoder` encodes with."""
-    if mark not in (None, ENGINE):
-        from silo.lm.model import LanguageModel
-
-        place = Placement.of_mark(mark)
-        return LanguageModel.open(root, verify=verify, device=place.device, dtype=place.dtype)
-    from silo.lm.engine.decoder import DecodingModel
-
-    placement, threads = NOT_ASKED if mark is None else CPU, asked_threads() or None
-    opened = DecodingModel.open(root, verify=verify, threads=threads, placement=placement)
-    return network_of(opened, ENGINE if opened.engine else mark)
-
-
-def network_of(opened: DecodingModel, mark: str | None) -> KeyNetwork:
-    """What makes keys like those that a store has; torch is loaded where that is needed."""
-    if mark != ENGINE:
-        return opened.language_model
-    from silo.lm.engine.keys import EngineNetwork
-
-    if opened.engine is None:
-        message = f"the decode engine made the keys of the store, and does not compute {opened.root} here"
-        raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
-    return EngineNetwork(opened, opened.engine)

@@ -33,7 +33,7 @@ from silo.files import (
     write_json,
     write_manifest,
 )
-from silo.lm.hardware import Item, Result, find_device, map_on_cores
+from silo.lm.hardware import Item, Result, core_count, find_device, map_on_cores
 from silo.lm.hooks import capture_inputs, hook_last_feed_forward
 from silo.lm.manifest import (
     FORMAT,
@@ -47,6 +47,7 @@ from silo.lm.manifest import (
     replace_model,
     verify_network,
 )
+from silo.lm.reading import Row, RowScores
 from silo.lm.tokenizer import CONFIG, FILE, TEMPLATE, tokenizer_config
 from silo.lm.windows import padded_length
 from silo.placement import Placement, asked, asked_threads
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = "1000GB"
 _FEW_TOKENS = 64
+_CHUNK_LOGITS, _ALIGN = 1 << 22, 64
 _USUAL_CONTEXT = 2048
 _MOST_MODULES = 1024
 """Layers or experts that a network may have beyond one for each of its weights: some share them."""
@@ -172,8 +174,45 @@ class LanguageModel:
         return StepOutput(logits, keys[:, -1])
 
     @torch.inference_mode()
+    def read_rows(self, rows: Sequence[Row], length: int, key: Key | None) -> list[RowScores]:
+        """Score rows that are padded to one length.
+
+        The head runs on the states that scored tokens need, a cache-sized part each. Parts are cut at fixed places, so
+        that neither the other rows nor the number of threads show in a result.
+        """
+        ids = self.stack([row.tokens for row in rows], length)
+        states, keys, head = self._states_and_head(ids, key)
+        size = max(_ALIGN, _CHUNK_LOGITS // self.vocabulary // _ALIGN * _ALIGN)
+        scores = []
+        for at, row in enumerate(rows):
+            first, end = row.first - 1, len(row.tokens) - 1
+            begin = first // _ALIGN * _ALIGN
+            parts = [
+                _token_scores(
+                    head(states[at, start : min(start + size, -(-end // _ALIGN) * _ALIGN)]).float(),
+                    ids[at, start + 1 :],
+                )
+                for start in range(begin, end, size)
+            ]
+            logs, peaks = (
+                torch.cat(part)[first - begin : end - begin].cpu().double().numpy() for part in zip(*parts, strict=True)
+            )
+            scores.append(RowScores(logs, np.exp(peaks), keys[at, first:end].float().cpu().numpy()))
+        return scores
+
+    def _states_and_head(self, ids: Tensor, key: Key | None) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
+        """What is left to do per position: the head, or nothing where a network does more than apply it."""
+        if self.plain_head:
+            states = self.states(ids, key=key or "final")
+            return states.hidden, states.keys, self.network.get_output_embeddings()
+        if key in (None, "final"):
+            output = self.forward(ids)
+            return output.logits, output.hidden, torch.nn.Identity()
+        return self.forward(ids).logits, self.keys(ids, key), torch.nn.Identity()
+
+    @torch.inference_mode()
     def predict_ends(
-        self, rows: Sequence[tuple[NDArray[np.int64], int]], length: int, key: Key | None = None
+        self, rows: Sequence[tuple[NDArray[np.integer[Any]], int]], length: int, key: Key | None = None
     ) -> list[tuple[NDArray[np.float64], NDArray[np.float32]]]:
         """For each row, given as tokens and a number of last positions: log-probabilities after these, and keys.
 
@@ -206,6 +245,11 @@ class LanguageModel:
         """The matrix product on the cores of this thread; numpy's takes all there are."""
         product: NDArray[np.float32] = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
         return product
+
+    @property
+    def cores(self) -> int:
+        """How many cores this thread may use."""
+        return core_count()
 
     def map_on_cores(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """The results of all items; see `hardware.map_on_cores`."""
@@ -297,6 +341,13 @@ class LanguageModel:
     def fingerprint(self) -> str:
         """Names the function this model computes: SHA-256 over the checksums of config, weights and tokenizer."""
         return model_fingerprint(self.manifest)
+
+
+def _token_scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the tokens, as far as there are some, and of the likeliest ones."""
+    logits = logits[: len(tokens)]
+    total = logits.logsumexp(1)
+    return logits.gather(1, tokens[: len(logits)].unsqueeze(1)).squeeze(1) - total, logits.amax(1) - total
 
 
 def _number_format(chosen: Placement, device: str) -> torch.dtype | None:

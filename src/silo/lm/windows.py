@@ -7,6 +7,7 @@ with at least `length` - `stride` tokens of context.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ _STEP = 64
 """Inputs of torch are padded to a multiple of this: lengths that were tested to give the same bits in any batch."""
 
 
-def padded_length(tokens: int, most: int) -> int:
+def padded_length(tokens: int, most: int = sys.maxsize) -> int:
     """The length that an input of torch has, which depends on its own tokens alone; at most so many."""
     return min(-(-tokens // _STEP) * _STEP, most)
 

@@ -19,7 +19,7 @@ from silo.evaluation.tune import validation_documents
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.session import Session
 from silo.inference.settings import Settings, load_settings, parse_method
-from silo.lm.encode import DocumentEncoder, network_of
+from silo.lm.encode import DocumentEncoder
 from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import begin_text, read_key
 from silo.pairing import TokenEncoder
@@ -135,7 +135,7 @@ class ServedModel:
             store.use(TokenEncoder(opened.tokenizer, opened.fingerprint, opened.context))
             return
         opened, key = (keys.opened, keys.key) if keys else (opened, read_key(opened.root)[0])
-        store.use(DocumentEncoder(network_of(opened, store.config.encoded_on), key))
+        store.use(DocumentEncoder(opened.network_of(store.config.encoded_on), key))
 
 
 def _first_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[NDArray[np.int64], ...]:

@@ -44,7 +44,7 @@ def opened(place: Path, method: str, settings: Settings) -> Predictor:
 
 
 def observed(predictor: Predictor, task: Task) -> tuple[Labelled, Verbaliser]:
-    verbaliser = verbalise(task, predictor.model)
+    verbaliser = verbalise(task, predictor.opened)
     layout = Layout.of(verbaliser)
     examples = task.splits["validation"]
     prompts = make_prompts(task, examples, layout, predictor.tokenizer)
@@ -61,7 +61,7 @@ def whole_distribution(predictor: Predictor, ids: np.ndarray) -> np.ndarray:
 
 def reference(predictor: Predictor, text: str, verbaliser: Verbaliser, variant: Variant) -> list[np.ndarray]:
     """Per label the logs that its score is made of, at one text."""
-    room = predictor.model.context - 1 - max(map(len, verbaliser.words))
+    room = predictor.opened.context - 1 - max(map(len, verbaliser.words))
     ids = predictor.tokenizer.encode([text])[0].astype(np.int64)[-room:]
     if variant.words:
         after = whole_distribution(predictor, ids)
@@ -113,9 +113,9 @@ def test_a_method_with_passages_reads_them_before_the_prompt(place: Path) -> Non
         assert predictor.context is not None
         with predictor.reading() as retriever:
             items = predictor.context.find(words, Window(0, len(words), len(words) + 1), retriever)
-        mean = np.zeros(predictor.model.vocabulary)
+        mean = np.zeros(predictor.network.vocabulary)
         for item in items:
-            room = predictor.model.context - len(item.tokens) - 1
+            room = predictor.opened.context - len(item.tokens) - 1
             parts = [item.tokens, np.array([predictor.tokenizer.begin]), ids[-room:]]
             mean += item.weight * predictor.opened.decoder().read(np.concatenate(parts)).probabilities
         rows.append([np.log(mean[word[0]]) for word in verbaliser.words])
@@ -125,7 +125,7 @@ def test_a_method_with_passages_reads_them_before_the_prompt(place: Path) -> Non
 def test_the_batch_does_not_show_in_a_score(place: Path) -> None:
     task = task_of(place, "words")
     predictor = opened(place, "knn+ngram", Settings(k=K))
-    layout = Layout.of(verbalise(task, predictor.model))
+    layout = Layout.of(verbalise(task, predictor.opened))
     prompts = make_prompts(task, task.splits["validation"], layout, predictor.tokenizer)
     together = observe_prompts(predictor, prompts).probabilities(frozenset({"knn", "ngram"}), SETTINGS)
     alone = [observe_prompts(predictor, [prompt]) for prompt in prompts]
@@ -146,7 +146,7 @@ def test_sets_of_unequal_size_do_not_help_a_label(place: Path) -> None:
 
 
 def test_the_headline_has_all_that_the_task_brings(place: Path) -> None:
-    model = opened(place, "lm", Settings()).model
+    model = opened(place, "lm", Settings()).opened
     letters, words = task_of(place, "letters"), task_of(place, "words")
     assert headline(letters, verbalise(letters, model)).name == "pmi+fuzzy"
     assert headline(words, verbalise(words, model)).name == "pmi"

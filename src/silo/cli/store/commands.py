@@ -397,7 +397,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     with show.progress(quiet=arguments.quiet) as advance:
         tuned = tune(predictor, text, advance=advance)
     origin = {
-        "model": predictor.model.fingerprint,
+        "model": predictor.opened.fingerprint,
         "store": predictor.stores[0].digest(),
         "files": {file.name: file_sha256(file) for file in files},
         "figures": tuned.figures,

@@ -92,7 +92,7 @@ class _Evaluation:
 
     def __init__(self, predictor: Predictor, task: Task, options: TaskOptions, advance: Advance) -> None:
         self._predictor, self._task, self._options, self._advance = predictor, task, options, advance
-        self._verbaliser = verbalise(task, predictor.model, expand=options.expand)
+        self._verbaliser = verbalise(task, predictor.opened, expand=options.expand)
         self._layout = Layout.of(self._verbaliser)
         self._rng = np.random.default_rng([options.seed, zlib.crc32(task.name.encode())])
         self._split = options.split or ("test" if "test" in task.splits else "validation")

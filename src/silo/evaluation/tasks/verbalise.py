@@ -19,7 +19,7 @@ from silo.evaluation.tasks.task import Task
 from silo.text.tokenizer import Ids, Tokenizer
 
 if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
+    from silo.lm.engine.decoder import DecodingModel
 
 Tokens = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Verbaliser:
     notes: tuple[str, ...]
 
 
-def verbalise(task: Task, model: LanguageModel, *, expand: bool = False) -> Verbaliser:
+def verbalise(task: Task, model: DecodingModel, *, expand: bool = False) -> Verbaliser:
     """The labels of a task for a model; sets are expanded if the task has none or somebody asks for it."""
     anchor = task.prompt("a", "a")
     words = word_tokens(model.tokenizer, anchor, task.label_words)
@@ -88,9 +88,9 @@ def _first_tokens(words: Sequence[Tokens]) -> Tokens:
     return np.unique([word[0] for word in words])
 
 
-def _expand(model: LanguageModel, words: Sequence[Tokens], anchor: str) -> tuple[Tokens, ...]:
+def _expand(model: DecodingModel, words: Sequence[Tokens], anchor: str) -> tuple[Tokens, ...]:
     """Per label as many nearest words as every label has, each in the set of the label it is nearest to."""
-    similarities = model.token_similarities(words)[:, : model.tokenizer.vocabulary]
+    similarities = model.language_model.token_similarities(words)[:, : model.tokenizer.vocabulary]
     nearest_label = similarities.argmax(axis=0)
     last = model.tokenizer.encode([anchor])[0][-1:]
     sets = []

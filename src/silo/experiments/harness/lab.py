@@ -28,11 +28,11 @@ from silo.files import file_sha256, fingerprint, read_json, remove_tree, write_j
 from silo.inference.predict import open_predictor
 from silo.inference.settings import Settings
 from silo.lm.codec import learn_codec
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import CODEC_FOLDER, Key, model_fingerprint, open_manifest
-from silo.lm.model import LanguageModel
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
-from silo.placement import CPU, NOT_ASKED, Placement, asked
+from silo.placement import CPU, NOT_ASKED, Placement, asked, asked_threads
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, parse_recipe, read_toml
 from silo.records import Document, Tier
@@ -188,9 +188,11 @@ class Lab:
             learn_codec(place, self.corpus(), self.codec_settings, key=key, advance=self.advance)
         return place
 
-    def open_model(self, name: str, *, codec: bool = True) -> LanguageModel:
+    def open_model(self, name: str, *, codec: bool = True) -> DecodingModel:
         """The model, with what it has read before: experiments put the same text to many stores."""
-        return replace(LanguageModel.open(self.model(name, codec=codec)), kept_scores=self.folder / "scores")
+        opened = DecodingModel.open(self.model(name, codec=codec), threads=asked_threads() or None)
+        opened.kept_scores = self.folder / "scores"
+        return opened
 
     def train(self, place: Path, recipe: TrainRecipe) -> Path:
         """A model of the corpus, unless it is there; a killed run goes on."""

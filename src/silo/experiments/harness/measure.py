@@ -16,7 +16,7 @@ from silo.evaluation.scoring import REFERENCE, Contestants, score_domain
 from silo.evaluation.texts import DomainText, read_domain
 from silo.experiments.harness.lab import Lab, LabStore
 from silo.inference.settings import Settings, parse_method
-from silo.lm.model import LanguageModel
+from silo.lm.engine.decoder import DecodingModel
 from silo.lm.training.finetune import FineTuning
 from silo.lm.windows import Windows
 from silo.pairing import KeyEncoder, find_key_encoder, open_store
@@ -57,7 +57,7 @@ def known_domains(lab: Lab, wanted: Iterable[str]) -> list[str]:
     return [domain for domain in wanted if domain in lab.sizes] or list(lab.sizes)
 
 
-def read_text(lab: Lab, domain: str, split: str, model: LanguageModel, sample: Sample) -> DomainText:
+def read_text(lab: Lab, domain: str, split: str, model: DecodingModel, sample: Sample) -> DomainText:
     """The text of a split that is scored or tuned on."""
     most = sample.test_tokens if split == "test" else sample.validation_tokens
     file = lab.text_file(domain, split)
@@ -107,13 +107,13 @@ def _measure(lab: Lab, domain: str, setup: Setup) -> DomainSums:
 
 
 def key_encoder(
-    model: LanguageModel, stores: Sequence[Store], methods: Sequence[str], windows: Windows
+    model: DecodingModel, stores: Sequence[Store], methods: Sequence[str], windows: Windows
 ) -> KeyEncoder | None:
     """What makes keys of a text in these windows, where a method asks for them."""
     if not any("knn" in parse_method(method) for method in methods):
         return None
     encoder = find_key_encoder(model, stores, None)
-    return replace(encoder, windows=windows.within(encoder.model.context))
+    return replace(encoder, windows=windows.within(encoder.opened.context))
 
 
 def _searches(methods: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,12 @@ from silo.inference.predict import Predictor
 from silo.inference.prompts.mixture import LanguageModelPart, NeighbourPart, NgramPart, PromptObservations
 from silo.inference.retrieval import Retriever
 from silo.inference.settings import ORDERS, level_column
-from silo.lm.hardware import core_count, map_on_cores
-from silo.lm.windows import Window, Windows
+from silo.lm.reading import ReadingNetwork
+from silo.lm.windows import Window, Windows, padded_length
 from silo.pairing import KeyEncoder
 from silo.progress import Advance
 
-if TYPE_CHECKING:
-    from silo.lm.model import LanguageModel
-
 Tokens = NDArray[np.int64]
-
-_STEP = 64
-"""Inputs are padded to a multiple of this, as keys are when a store is filled: the same bits in any batch."""
 
 _BATCH_TOKENS = 1024
 _SEARCHED_AT_ONCE = 64
@@ -69,7 +63,7 @@ class _Input:
 
     @property
     def padded(self) -> int:
-        return -(-len(self.tokens) // _STEP) * _STEP
+        return padded_length(len(self.tokens))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,13 +89,13 @@ class _Observer:
 
     def observe(self, *, passages: bool) -> PromptObservations:
         predictor, encoder = self._predictor, self._predictor.encoder
-        shared = encoder is not None and encoder.model is predictor.model
-        lm, keys = self._pass(predictor.model, self._plain(predictor.windows), encoder if shared else None, "lm")
+        shared = encoder is not None and encoder.opened.is_same(predictor.opened)
+        lm, keys = self._pass(predictor.network, self._plain(predictor.windows), encoder if shared else None, "lm")
         ric = None
         if predictor.context is not None and passages:
-            ric, _ = self._pass(predictor.model, self._with_passages(), None, "ric")
+            ric, _ = self._pass(predictor.network, self._with_passages(), None, "ric")
         if encoder is not None and not shared:
-            _, keys = self._pass(encoder.model, self._plain(encoder.windows), encoder, "keys")
+            _, keys = self._pass(encoder.opened.network, self._plain(encoder.windows), encoder, "keys")
         return PromptObservations(
             np.repeat(np.arange(len(self._wanted)), np.diff(self._starts)),
             lm,
@@ -124,7 +118,7 @@ class _Observer:
         inputs = []
         for at, prompt in enumerate(self._prompts):
             for item in self._find_passages(prompt):
-                room = min(self._predictor.windows.length - 1, self._predictor.model.context - len(item.tokens))
+                room = min(self._predictor.windows.length - 1, self._predictor.opened.context - len(item.tokens))
                 inputs.append(_Input(at, np.concatenate([item.tokens, self._cut(prompt, room)]), item.weight))
         return inputs
 
@@ -135,22 +129,22 @@ class _Observer:
         return provider.find(prompt.query, Window(0, len(prompt.query), len(prompt.query) + 1), self._retriever)
 
     def _pass(
-        self, model: LanguageModel, inputs: Sequence[_Input], encoder: KeyEncoder | None, stage: str
+        self, network: ReadingNetwork, inputs: Sequence[_Input], encoder: KeyEncoder | None, stage: str
     ) -> tuple[LanguageModelPart, NDArray[np.float32]]:
         """The probabilities of all entries, and the keys of all places if an encoder wants some."""
         key = encoder.key if encoder is not None else None
         entries, peaks = np.zeros(self._starts[-1]), np.zeros(len(self._wanted))
-        keys = np.zeros((len(self._wanted), model.hidden_size if key else 0), dtype=np.float32)
+        keys = np.zeros((len(self._wanted), network.hidden_size if key else 0), dtype=np.float32)
 
         def work(batch: list[_Input]) -> list[_Read]:
             rows = [(item.tokens, len(self._prompts[item.prompt].wanted)) for item in batch]
-            ends = model.predict_ends(rows, min(batch[0].padded, model.context), key)
+            ends = network.predict_ends(rows, padded_length(len(batch[0].tokens), network.context), key)
             return [self._keep(item, *end) for item, end in zip(batch, ends, strict=True)]
 
         batches, done = list(_batches(inputs)), 0
-        for at in range(0, len(batches), core_count()):
-            group = batches[at : at + core_count()]
-            for batch, reads in zip(group, map_on_cores(work, group, device=model.device.type), strict=True):
+        for at in range(0, len(batches), network.cores):
+            group = batches[at : at + network.cores]
+            for batch, reads in zip(group, network.map_on_cores(work, group), strict=True):
                 for item, read in zip(batch, reads, strict=True):
                     first, last = self._first_places[item.prompt : item.prompt + 2]
                     entries[self._starts[first] : self._starts[last]] += item.weight * read.entries

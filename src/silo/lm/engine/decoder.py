@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,11 +23,12 @@ from silo.lm.engine.kernel import softmax
 from silo.lm.engine.weights import Storage, UnsupportedNetworkError
 from silo.lm.hardware import find_device
 from silo.lm.manifest import Key, key_fingerprint, model_fingerprint, open_manifest, open_tokenizer, verify_network
-from silo.placement import CPU, NOT_ASKED, Placement, asked
+from silo.placement import CPU, ENGINE, NOT_ASKED, Placement, asked, asked_threads
 from silo.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from silo.lm.model import LanguageModel
+    from silo.lm.reading import ReadingNetwork
 
 Tokens = NDArray[np.int64]
 MakeDraft = Callable[[int], Tokens]
@@ -66,6 +68,8 @@ class DecodingModel:
         self.manifest = manifest
         self.engine = engine
         self.drafts = Drafts()
+        self.kept_scores: Path | None = None
+        """A folder for `network` to keep scores of rows in; set before it is first asked for."""
         self._threads = threads
         self._asked_for = asked_for
         if language_model is not None:
@@ -117,7 +121,26 @@ class DecodingModel:
         from silo.lm.model import LanguageModel
 
         asked_for = self._asked_for
-        return LanguageModel.open(self.root, threads=self._threads, device=asked_for.device, dtype=asked_for.dtype)
+        opened = LanguageModel.open(self.root, threads=self._threads, device=asked_for.device, dtype=asked_for.dtype)
+        return replace(opened, kept_scores=self.kept_scores)
+
+    @cached_property
+    def network(self) -> ReadingNetwork:
+        """What reads whole texts: the engine where it computes the network."""
+        if self.engine is None:
+            return self.language_model
+        from silo.lm.engine.reading import EngineNetwork
+
+        return EngineNetwork(self.engine, self.root, self.tokenizer, self.fingerprint, self.kept_scores)
+
+    def network_of(self, mark: str) -> ReadingNetwork:
+        """What makes keys like those of a store with that mark; torch is loaded where that is needed."""
+        if mark != ENGINE:
+            return self.language_model
+        if self.engine is None:
+            message = f"the decode engine made the keys of the store, and does not compute {self.root} here"
+            raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
+        return self.network
 
     @property
     def placement(self) -> Placement:
@@ -128,6 +151,15 @@ class DecodingModel:
     def context(self) -> int:
         """The longest input the network was made for."""
         return self.engine.shape.context if self.engine else self.language_model.context
+
+    @property
+    def parameters(self) -> int:
+        """Weights that a token is multiplied by."""
+        if self.engine is not None:
+            return self.engine.shape.parameters
+        from silo.lm.network import parameter_count
+
+        return parameter_count(self.language_model.network)
 
     def is_same(self, other: DecodingModel) -> bool:
         """Are these one network in memory?"""
@@ -148,6 +180,18 @@ class DecodingModel:
         if self.engine is not None:
             return EngineDecoder(self.engine, key, self.drafts)
         return TransformersDecoder(self.language_model, key)
+
+
+def open_network(root: Path, mark: str | None = None, *, verify: bool = False) -> ReadingNetwork:
+    """A model directory; for keys like those of that mark, or, without one, the engine wherever it may compute."""
+    if mark not in (None, ENGINE):
+        from silo.lm.model import LanguageModel
+
+        place = Placement.of_mark(mark)
+        return LanguageModel.open(root, verify=verify, device=place.device, dtype=place.dtype)
+    placement, threads = NOT_ASKED if mark is None else CPU, asked_threads() or None
+    opened = DecodingModel.open(root, verify=verify, threads=threads, placement=placement)
+    return opened.network if mark is None else opened.network_of(mark)
 
 
 class Drafts:

@@ -1,4 +1,4 @@
-"""Keys of documents by the decode engine: those that generation sees, near torch's, and each store keeps to its own."""
+"""Whole texts read by the decode engine: what generation sees, near what torch sees; a store keeps to its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from silo.errors import SiloError
-from silo.lm.encode import DocumentEncoder, network_of, open_encoder
+from silo.lm.encode import DocumentEncoder, open_encoder
 from silo.lm.engine.decoder import DecodingModel
 from silo.lm.engine.engine import multiply
-from silo.lm.engine.keys import EngineNetwork
+from silo.lm.engine.reading import EngineNetwork
 from silo.lm.manifest import CODEC_FOLDER, Key
 from silo.lm.model import LanguageModel
+from silo.lm.reading import Row
 from silo.pairing import create_store, open_store
 from silo.placement import ENGINE, Placement
 from silo.search.knn.codec import Codec
@@ -51,7 +52,7 @@ def test_the_engine_makes_nearly_the_keys_of_torch(
     model: Path, opened: DecodingModel, texts: list[Ids], key: Key
 ) -> None:
     engine, torch = (
-        DocumentEncoder(network, key) for network in (network_of(opened, ENGINE), LanguageModel.open(model))
+        DocumentEncoder(network, key) for network in (opened.network_of(ENGINE), LanguageModel.open(model))
     )
     assert engine.fingerprint == torch.fingerprint and engine.windows == torch.windows
     for ours, theirs in zip(engine.keys(texts), torch.keys(texts), strict=True):
@@ -60,7 +61,7 @@ def test_the_engine_makes_nearly_the_keys_of_torch(
 
 @pytest.mark.parametrize("key", get_args(Key))
 def test_the_engine_makes_the_keys_that_generation_sees(opened: DecodingModel, texts: list[Ids], key: Key) -> None:
-    encoder = DocumentEncoder(network_of(opened, ENGINE), key)
+    encoder = DocumentEncoder(opened.network_of(ENGINE), key)
     short = texts[3]
     (keys,) = encoder.keys([short])
     decoder = opened.decoder(key)
@@ -72,10 +73,10 @@ def test_the_engine_makes_the_keys_that_generation_sees(opened: DecodingModel, t
 def test_the_engines_keys_do_not_depend_on_what_is_read_with_them(
     model: Path, opened: DecodingModel, texts: list[Ids], key: Key
 ) -> None:
-    alone = [next(DocumentEncoder(network_of(opened, ENGINE), key).keys([ids])) for ids in texts]
+    alone = [next(DocumentEncoder(opened.network_of(ENGINE), key).keys([ids])) for ids in texts]
     assert [len(keys) for keys in alone] == [length - 1 for length in LENGTHS]
     for threads in (1, 2):
-        encoder = DocumentEncoder(network_of(DecodingModel.open(model, threads=threads), ENGINE), key)
+        encoder = DocumentEncoder(DecodingModel.open(model, threads=threads).network_of(ENGINE), key)
         for order in (range(len(texts)), range(len(texts) - 1, -1, -1)):
             together = encoder.keys([texts[at] for at in order])
             assert all(np.array_equal(keys, alone[at]) for at, keys in zip(order, together, strict=True))
@@ -132,7 +133,7 @@ def test_a_store_that_the_engine_filled_keeps_to_it(model: Path, tmp_path: Path)
     store.add(documents())
     assert open_store(tmp_path / "s", encoding=True).verify(keys=True).problems == ()
     with pytest.raises(SiloError, match="does not compute") as caught:
-        network_of(DecodingModel.of(LanguageModel.open(model)), ENGINE)
+        DecodingModel.of(LanguageModel.open(model)).network_of(ENGINE)
     assert caught.value.code == "store-mismatch"
 
 
@@ -141,3 +142,43 @@ def test_where_torch_must_compute_it_makes_the_keys(model: Path) -> None:
     assert isinstance(encoder.network, LanguageModel) and encoder.network.mark == "cpu bfloat16"
     assert Placement.of_mark("cpu bfloat16").mark == "cpu bfloat16" and Placement.of_mark("").mark == ""
     assert open_encoder(model).network.mark == ENGINE
+
+
+@pytest.mark.parametrize("key", [None, *get_args(Key)])
+def test_the_engine_scores_nearly_as_torch(
+    model: Path, opened: DecodingModel, texts: list[Ids], key: Key | None
+) -> None:
+    rows = [Row(ids.astype(np.int64), max(1, len(ids) // 3)) for ids in texts]
+    torch = LanguageModel.open(model)
+    for row, ours, theirs in zip(
+        rows, opened.network.read_rows(rows, 704, key), torch.read_rows(rows, 704, key), strict=True
+    ):
+        assert len(ours.logs) == len(theirs.logs) == len(row.tokens) - row.first
+        assert np.allclose(ours.logs, theirs.logs, atol=1e-5) and np.allclose(ours.peaks, theirs.peaks, atol=1e-5)
+        if key:
+            assert np.allclose(ours.keys, theirs.keys, atol=1e-4)
+    ends = [(ids.astype(np.int64), min(2, len(ids))) for ids in texts]
+    found, expected = (network.predict_ends(ends, 704, key) for network in (opened.network, torch))
+    for (logs, keys), (their_logs, their_keys) in zip(found, expected, strict=True):
+        assert np.allclose(logs, their_logs, atol=1e-5) and np.allclose(keys, their_keys, atol=1e-4)
+
+
+def test_a_token_has_the_score_that_generation_gives_it(opened: DecodingModel, texts: list[Ids]) -> None:
+    ids = texts[-1].astype(np.int64)
+    (read,) = opened.network.read_rows([Row(ids, 90)], 704, "ffn")
+    decoder = opened.decoder("ffn")
+    for at in (90, 95, 96, 97, 191, 192, 500, len(ids) - 1):
+        output = decoder.read(ids[:at])
+        assert read.logs[at - 90] == np.log(output.probabilities[ids[at]])
+        assert read.peaks[at - 90] == output.peak and np.array_equal(read.keys[at - 90], output.key)
+
+
+def test_a_text_is_scored_without_torch(model: Path, tmp_path: Path) -> None:
+    store = create_store(tmp_path / "s", model, passage_tokens=16)
+    store.add(documents())
+    store.close()
+    lines = write_jsonl(tmp_path / "in.jsonl", [record("a", words(1, 40))])
+    score = ["score", "--jsonl", str(lines), "--model", str(model), "--store", str(tmp_path / "s"), "--json"]
+    code = f"import sys; from silo.cli import main; print(main({score!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["0", "False"]
