@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
@@ -27,9 +26,11 @@ METHODS = ["lm", "knn", "ngram", "knn+ngram", "ric", "ric+knn", "ngram+ric"]
 PROMPTS = ["The quick", "The licensee shall not", "Tea is made", "x"]
 
 
-def opened(place: Path, method: str = "knn+ngram", lam: float = 0.4, **settings: object) -> Predictor:
+def opened(
+    place: Path, method: str = "knn+ngram", lam: float = 0.4, threads: int | None = None, **settings: object
+) -> Predictor:
     chosen = Settings(k=20, tau=20.0, **settings).with_values(lam=lam)  # type: ignore[arg-type]
-    return open_predictor(place / "model", [place / "store"], method=method, settings=chosen)
+    return open_predictor(place / "model", [place / "store"], method=method, settings=chosen, threads=threads)
 
 
 def run(predictor: Predictor, prompt: str, tokens: int = 12, **options: object) -> list[Step]:
@@ -44,21 +45,16 @@ def test_the_greedy_path_has_the_log_probabilities_of_score(place: Path, method:
         ids = np.array([256, *prompt.encode(), *(step.token for step in steps)], dtype=np.uint32)
         found = score_text(predictor, TokenStream(ids, np.ones(len(ids), dtype=np.bool_), np.ones_like(ids)))
         assert len(ids) > 64
-        assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-4)
+        assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-12)
 
 
-def test_the_number_of_threads_shows_in_no_score_and_only_in_the_last_digits_of_a_text(place: Path) -> None:
-    predictor, logs, scores = opened(place), [], []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 1):
-            torch.set_num_threads(threads)
-            logs.append([step.log_probability for step in run(predictor, "The quick", 40)])
-            scores.append(score_text(predictor, text_of("The licensee shall not copy the sea. " * 5)).logs)
-    finally:
-        torch.set_num_threads(before)
-    assert logs[0] == logs[2] and logs[1] == pytest.approx(logs[0], abs=1e-4)
-    assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
+def test_the_number_of_threads_shows_in_no_score_and_in_no_text(place: Path) -> None:
+    logs, scores = [], []
+    for threads in (1, 2):
+        predictor = opened(place, threads=threads)
+        logs.append([step.log_probability for step in run(predictor, "The quick", 40)])
+        scores.append(score_text(predictor, text_of("The licensee shall not copy the sea. " * 5)).logs)
+    assert logs[0] == logs[1] and np.array_equal(scores[0], scores[1])
 
 
 def test_the_engines_threads_do_not_show_in_a_text(place: Path) -> None:

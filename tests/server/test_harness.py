@@ -91,7 +91,7 @@ def test_rolling_perplexity_is_that_of_silo_score(served: Served, harness: Path)
     found = evaluate_harness(session.predictor, HarnessOptions(("tiny_rolling",)), manager)
     logs = sum(session.score([text]).logs[1 : 1 + len(text)].sum() for text in TEXTS)
     expected = math.exp(-logs / sum(map(len, TEXTS)))
-    assert found["results"]["tiny_rolling"]["byte_perplexity,none"] == pytest.approx(expected, rel=1e-4)
+    assert found["results"]["tiny_rolling"]["byte_perplexity,none"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_what_cannot_be_evaluated_is_refused(served: Served, harness: Path, capsys: pytest.CaptureFixture[str]) -> None:
