@@ -117,8 +117,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Whole texts: the decode engine against torch",
         "",
-        f"{machine['cores']} cores of {machine['processor']}; medians over paired rounds, both on all cores. Scores are "
-        "of windows of 1,024 tokens, half of which is context.",
+        f"{machine['cores']} cores of {machine['processor']}; medians over paired rounds, both on all cores. Scores "
+        "are of windows of 1,024 tokens, half of which is context.",
         "",
         "| model | text | | engine, tokens/s | torch, tokens/s | times as fast | differs by, relative |",
         "|---|---|---|---:|---:|---:|---:|",
