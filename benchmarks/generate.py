@@ -281,6 +281,7 @@ class RandomKeys:
 
     def __init__(self, encoder: DocumentEncoder, sample: NDArray[np.float32]) -> None:
         self.fingerprint, self.tokenizer, self.context = encoder.fingerprint, encoder.tokenizer, encoder.context
+        self.mark = encoder.mark
         self._sample, self._rng = sample, np.random.default_rng(0)
 
     def keys(self, documents: Sequence[Ids]) -> Iterator[NDArray[np.float32]]:

@@ -74,7 +74,7 @@ def create_store(
     require_model(model)
     codec = Codec.open(model / CODEC_FOLDER) if "knn" in wanted and (model / CODEC_FOLDER).exists() else None
     Store.require_codec(wanted, codec)
-    encoder, encoded_on = _encoder_for(model, wanted, verify=verify)
+    encoder = _encoder_for(model, wanted, verify=verify)
     file = model / "tokenizer.json"
     settings = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}
     store = Store.create(
@@ -84,7 +84,6 @@ def create_store(
         tokenizer_file=file if file.exists() else None,
         searches=wanted,
         passage_tokens=passage_tokens,
-        encoded_on=encoded_on,
         **settings,
     )
     write_json(StorePaths(path).model_place, {"model": str(model.absolute())})
@@ -185,20 +184,21 @@ class TokenEncoder:
     tokenizer: Tokenizer
     fingerprint: str
     context: int
+    mark: str = ""
 
     def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]:
         raise AssertionError(f"keys of {len(documents)} documents for {quantise}, in a store that has none")
 
 
-def _encoder_for(model: Path, searches: Iterable[str], *, verify: bool) -> tuple[Encoder, str]:
-    """What reads the documents of a new store, and what makes its keys: "" where there are none."""
+def _encoder_for(model: Path, searches: Iterable[str], *, verify: bool) -> Encoder:
+    """What reads the documents of a new store."""
     if "knn" not in searches:
-        return _tokens_of(model, verify=verify), ""
+        return _tokens_of(model, verify=verify)
     from silo.lm.encode import open_encoder
 
     encoder = open_encoder(model, verify=verify)
     encoder.network.require_finite()
-    return encoder, encoder.network.mark
+    return encoder
 
 
 def _tokens_of(model: Path, *, verify: bool) -> Encoder:
@@ -261,7 +261,9 @@ def find_key_encoder(
 
     root, key = locate_key_encoder(model.root, stores, place)
     own = DecodingModel.of(model)
-    return KeyEncoder.of(own if root == own.root else DecodingModel.open(root, placement=own.placement), key)
+    if root != own.root:
+        own = DecodingModel.open(root, placement=own.placement, threads=own.threads)
+    return KeyEncoder.of(own, key)
 
 
 def require_fit(model: Path, stores: Sequence[Store]) -> None:

@@ -66,7 +66,7 @@ _asked, _threads = NOT_ASKED, 0
 def ask_for(placement: Placement, *, threads: int = 0) -> None:
     """Choose for every network that this process opens from now on, as far as its opening leaves that open.
 
-    `threads` are the cores it may use, 0 for torch's own choice.
+    `threads` are the cores it may use, 0 for all there are.
     """
     global _asked, _threads
     if threads < 0:

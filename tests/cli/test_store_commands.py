@@ -228,6 +228,18 @@ def test_people_are_told_what_did_not_happen(model: Path, tmp_path: Path, capsys
     assert "no documents" in capsys.readouterr().err
 
 
+def test_nothing_is_not_added(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, lines = str(tmp_path / "s"), tmp_path / "empty.jsonl"
+    lines.write_bytes(b"")
+    assert main(["store", "create", store, "--model", str(model)]) == 0
+    for options in (("--jsonl", str(lines)), ("--jsonl", "-"), ("--jsonl", str(lines), "--update")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+        assert main(["store", "add", store, *options]) == 3
+        assert "the sources hold no record at all [input-empty]" in capsys.readouterr().err
+
+
 def test_a_folder_without_text_leaves_no_store(model: Path, tmp_path: Path, run: Any) -> None:
     (tmp_path / "mine").mkdir()
     assert run("quickstart", str(tmp_path / "mine"), "--model", str(model), status=3)["error"]["code"] == "input-empty"

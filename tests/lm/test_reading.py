@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
+from silo import placement
 from silo.errors import SiloError
 from silo.lm.encode import DocumentEncoder, open_encoder
+from silo.lm.engine import engine
 from silo.lm.engine.decoder import DecodingModel
 from silo.lm.engine.engine import multiply
 from silo.lm.engine.reading import EngineNetwork
 from silo.lm.manifest import CODEC_FOLDER, Key
-from silo.lm.model import LanguageModel
-from silo.lm.reading import Row
+from silo.lm.model import LanguageModel, save_model
+from silo.lm.network import make_network
+from silo.lm.reading import Keys, Row
 from silo.pairing import create_store, open_store
 from silo.placement import ENGINE, Placement
 from silo.search.knn.codec import Codec
+from silo.store.selector import Selector
 from silo.store.store import Store
 from silo.text.tokenizer import Ids
+from tests.byte_tokenizer import write_byte_tokenizer
 from tests.conftest import record, words, write_jsonl
-from tests.inference.world import documents, make_model
+from tests.inference.world import SHAPE, documents, make_model
 from tests.store.small import tree
 
 LENGTHS = (2, 40, 63, 64, 65, 100, 100, 200, 500, 701)
@@ -132,8 +140,16 @@ def test_a_store_that_the_engine_filled_keeps_to_it(model: Path, tmp_path: Path)
     assert isinstance(store.encoder, DocumentEncoder) and isinstance(store.encoder.network, EngineNetwork)
     store.add(documents())
     assert open_store(tmp_path / "s", encoding=True).verify(keys=True).problems == ()
-    with pytest.raises(SiloError, match="does not compute") as caught:
-        DecodingModel.of(LanguageModel.open(model)).network_of(ENGINE)
+    for opened, mark in (
+        (DecodingModel.of(LanguageModel.open(model)), ENGINE),
+        (DecodingModel.open(model, storage="fp16"), ENGINE),
+        (DecodingModel.open(model), "cpu bfloat16"),
+    ):
+        with pytest.raises(SiloError, match="is not open as what made the keys") as caught:
+            opened.network_of(mark)
+        assert caught.value.code == "store-mismatch"
+    with pytest.raises(SiloError, match="have other bits") as caught:
+        store.use(DocumentEncoder(LanguageModel.open(model), "ffn"))
     assert caught.value.code == "store-mismatch"
 
 
@@ -182,3 +198,95 @@ def test_a_text_is_scored_without_torch(model: Path, tmp_path: Path) -> None:
     code = f"import sys; from silo.cli import main; print(main({score!r}), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-2:] == ["0", "False"]
+
+
+def test_rounded_weights_score_nothing(model: Path) -> None:
+    assert isinstance(DecodingModel.open(model, storage="fp16").network, LanguageModel)
+
+
+def test_the_cores_that_were_asked_for_are_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "_threads", 1)
+    assert DecodingModel.open(model).network.cores == open_encoder(model).network.cores == 1
+    assert DecodingModel.open(model, threads=3).network.cores == 3
+
+
+def test_whoever_is_modest_takes_one_thread_for_a_pass(
+    opened: DecodingModel, texts: list[Ids], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened.engine is not None
+    taken: list[int] = []
+    keys = opened.engine.keys
+
+    def note(windows: Sequence[Ids], key: Key, *, threads: int) -> Keys:
+        taken.append(threads)
+        return keys(windows, key, threads=threads)
+
+    monkeypatch.setattr(opened.engine, "keys", note)
+    for modest in (True, False):
+        next(DocumentEncoder(opened.network_of(ENGINE, modest=modest), "ffn").keys([texts[5]]))
+    assert taken == [1, 2]
+
+
+def test_a_row_with_an_unknown_token_is_refused(opened: DecodingModel) -> None:
+    with pytest.raises(ValueError, match="outside of the vocabulary"):
+        opened.network.read_rows([Row(np.array([256, 1, 2, 5000]), 1)], 64, None)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that reads 1,024 tokens at once: several passes, pages and windows."""
+    root = tmp_path_factory.mktemp("long")
+    network = make_network(replace(SHAPE, context=1024), vocabulary=257, begin=256, seed=3)
+    save_model(network, write_byte_tokenizer(root / "tokenizer"), root / "model", {"origin": "test"})
+    return root / "model"
+
+
+def test_long_texts_are_read_as_generation_reads_them(long: Path) -> None:
+    opened, rng = DecodingModel.open(long, threads=2), np.random.default_rng(1)
+    texts = [np.concatenate([[256], rng.integers(0, 256, size)]).astype(np.uint32) for size in (130, 700, 1023, 1500)]
+    encoder = DocumentEncoder(opened.network, "ffn")
+    together = list(encoder.keys(texts))
+    for ids, keys in zip(texts, together, strict=True):
+        assert np.array_equal(next(encoder.keys([ids])), keys)
+    alone = DocumentEncoder(DecodingModel.open(long, threads=1).network, "ffn")
+    assert all(np.array_equal(one, other) for one, other in zip(alone.keys(texts), together, strict=True))
+    torch = DocumentEncoder(LanguageModel.open(long), "ffn")
+    assert all(np.allclose(one, other, atol=1e-4) for one, other in zip(torch.keys(texts), together, strict=True))
+    decoder = opened.decoder("ffn")
+    for at in (1, 128, 129, 192, 193, 384, 700, 1023):
+        assert np.array_equal(decoder.read(texts[2][:at]).key, together[2][at - 1])
+
+
+def test_memory_of_what_was_read_is_given_back(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = DecodingModel.open(long, threads=2)
+    assert opened.engine is not None
+    page = opened.engine._take_page().nbytes
+    monkeypatch.setattr(engine, "_MOST_FREE_BYTES", 3 * page)
+    list(DocumentEncoder(opened.network, "ffn").keys([np.arange(200, dtype=np.uint32)] * 20))
+    assert 0 < len(opened.engine._free_pages) <= 3 and not opened.engine._slots
+
+
+def test_a_text_that_is_left_gives_its_slot_back(long: Path) -> None:
+    opened = DecodingModel.open(long)
+    assert opened.engine is not None
+    for _ in opened.engine.read_text(np.arange(200), 0):
+        break
+    gc.collect()
+    assert not opened.engine._slots
+    with pytest.raises(ValueError, match="vocabulary"):
+        opened.engine.keys([np.array([5000])], "ffn")
+    assert not opened.engine._slots
+
+
+def test_a_store_of_the_engines_keys_forgets_exactly(model: Path, tmp_path: Path) -> None:
+    """Filled in any way, on any number of threads, and after an erasure: the bytes of a store that never held it."""
+    never = create_store(tmp_path / "never", model, passage_tokens=16, bucket_bytes=2000)
+    never.add(item for item in documents() if item.external_id != "fox")
+    for threads in (1, 2):
+        store = create_store(tmp_path / f"store{threads}", model, passage_tokens=16, bucket_bytes=2000)
+        store.use(DocumentEncoder(DecodingModel.open(model, threads=threads).network_of(ENGINE), "ffn"))
+        for item in reversed(documents()):
+            store.add([item])
+        store.erase(Selector(document="fox"))
+        assert store.digest() == never.digest()
+        assert tree(tmp_path / f"store{threads}" / "data") == tree(tmp_path / "never" / "data")

@@ -25,6 +25,7 @@ class SmallEncoder:
 
     fingerprint = "small"
     context = 64
+    mark = ""
 
     def __init__(self) -> None:
         self.tokenizer: Tokenizer = ByteTokenizer()

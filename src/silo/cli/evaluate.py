@@ -102,6 +102,7 @@ def _ppl(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         verify=arguments.verify,
     )
+    show.note_compiling(quiet=arguments.quiet)
     with show.progress(quiet=arguments.quiet) as advance:
         figures, documents = evaluate_perplexity(Path(arguments.model), show.home(arguments), options, advance=advance)
     if figures_file:
@@ -206,6 +207,7 @@ def _tasks(arguments: argparse.Namespace) -> int:
 
     predictor = _open_predictor(arguments, options)
     warn_of_policy(predictor)
+    show.note_compiling(quiet=arguments.quiet)
     with show.progress(quiet=arguments.quiet) as advance:
         results = list(evaluate_tasks(predictor, tasks, options, advance=advance))
     origin = {"model": arguments.model, "stores": arguments.store, "limit": options.limit or None}

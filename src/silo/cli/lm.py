@@ -202,6 +202,7 @@ def _codec(arguments: argparse.Namespace) -> int:
 
     from silo.lm.codec import learn_codec
 
+    show.note_compiling(quiet=arguments.quiet)
     with show.progress(quiet=arguments.quiet) as advance:
         codec = learn_codec(
             Path(arguments.model),
@@ -245,6 +246,7 @@ def _eval(arguments: argparse.Namespace) -> int:
     from silo.lm.scoring import score
 
     model = open_network(Path(arguments.model), verify=arguments.verify)
+    show.note_compiling(quiet=arguments.quiet)
     windows = asked.within(model.context)
     with show.progress(quiet=arguments.quiet) as advance:
         figures = score(model, text, windows, advance=advance).as_json()

@@ -123,6 +123,7 @@ def _score(arguments: argparse.Namespace) -> int:
     texts = (record.text for record in read_scored(map(Path, arguments.jsonl)))
     text = merged_stream(texts, open_tokenizer(Path(arguments.model)))
     predictor = predictor_from_options(arguments)
+    show.note_compiling(quiet=arguments.quiet)
     begun = time.perf_counter()
     with show.progress(quiet=arguments.quiet) as advance:
         scored = score_text(predictor, text, advance=advance)
@@ -190,7 +191,7 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _announce_decoding(arguments: argparse.Namespace) -> int | None:
     """Say what makes decoding slow, if anything does. Gives the fastest threads, None where the engine chooses."""
     from silo.lm.engine.decoder import uses_engine
-    from silo.lm.engine.engine import is_compiled, why_unsupported
+    from silo.lm.engine.engine import why_unsupported
 
     model = Path(arguments.model)
     if not (model / "config.json").is_file():
@@ -200,8 +201,7 @@ def _announce_decoding(arguments: argparse.Namespace) -> int | None:
     if reason := why_unsupported(model):
         show.say(f"transformers decodes this model, not the faster engine: {reason}", quiet=arguments.quiet)
         return 1
-    if not is_compiled():
-        show.say("compiling the decode engine, once, about ten seconds", quiet=arguments.quiet)
+    show.note_compiling(quiet=arguments.quiet)
     return None
 
 

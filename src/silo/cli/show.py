@@ -132,6 +132,14 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(visible(message), file=sys.stderr)
 
 
+def note_compiling(*, quiet: bool = False) -> None:
+    """Say that the decode engine is compiled first, where that has not been done on this machine."""
+    from silo.lm.engine.engine import is_compiled
+
+    if not is_compiled():
+        say("compiling the decode engine, once, about ten seconds", quiet=quiet)
+
+
 def complain(error: SiloError) -> int:
     """The two lines of an error on stderr; gives its exit status."""
     for line in (f"error: {error}", f"hint: {error.hint}"):

@@ -19,7 +19,6 @@ from silo.files import append_line, canonical_json, disk_errors, file_sha256, wh
 from silo.inference.settings import Settings, load_settings, parse_method
 from silo.lm.manifest import open_tokenizer
 from silo.pairing import find_key_encoder, locate_key_encoder, open_store, require_fit
-from silo.placement import asked_threads
 from silo.progress import Advance
 from silo.store.store import Store
 from silo.text.stream import TokenStream
@@ -81,7 +80,7 @@ def evaluate_perplexity(
 
     from silo.lm.engine.decoder import DecodingModel
 
-    opened = DecodingModel.open(model, verify=options.verify, threads=asked_threads() or None)
+    opened = DecodingModel.open(model, verify=options.verify)
     references = _open_references(options.references, options.verify)
     notes: list[str] = []
     contestants = Contestants(
@@ -145,9 +144,7 @@ def _open_references(places: Sequence[Path], verify: bool) -> dict[str, Decoding
     known = [place.name for place in places]
     others = [f"{REFERENCE} {place.name if known.count(place.name) == 1 else place}" for place in places[1:]]
     names = [REFERENCE, *others][: len(places)]
-    threads = asked_threads() or None
-    opened = (DecodingModel.open(place, verify=verify, threads=threads) for place in places)
-    return dict(zip(names, opened, strict=True))
+    return {name: DecodingModel.open(place, verify=verify) for name, place in zip(names, places, strict=True)}
 
 
 def _fine_tuning(

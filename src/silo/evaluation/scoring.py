@@ -196,8 +196,9 @@ class _Scoring:
         model, validation = self.contestants.model, self.validation
         assert validation is not None
         tokens = store_tokens(self.contestants.stores, model.tokenizer.begin)
+        weights = model.language_model
         adapted, report = self._timed(
-            "fine-tuned", lambda: fine_tune(model.language_model, tokens, validation, how, advance=self.advance)
+            "fine-tuned", lambda: fine_tune(weights, tokens, validation, how, advance=self.advance)
         )
         self.scores.notes["fine-tuned"] = report
         self._add("fine-tuned", self._observe(self._predictor(adapted, frozenset())).lm)

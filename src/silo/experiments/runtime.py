@@ -22,7 +22,6 @@ from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.session import Session
 from silo.inference.settings import Settings
-from silo.lm.hardware import core_count
 from silo.text.stream import TokenStream, first_tokens
 
 PLAIN = "lm"
@@ -126,7 +125,7 @@ def measure(lab: Lab, recipe: Recipe, model: str) -> dict[str, Any]:
         scoring = {one.name: _scorer(one.predictor, text) for one in contestants}
         writing = {one.name: _writer(one.predictor, prompt, recipe.new_tokens) for one in contestants}
         return {
-            "cores": core_count(),
+            "cores": plain.network.cores,
             "contestants": [[one.name, one.method, one.store_tokens] for one in contestants],
             "score": take_turns(scoring, recipe.rounds, lab),
             "generate": take_turns(writing, recipe.rounds, lab),

@@ -69,7 +69,7 @@ class Session:
 
     def score(self, texts: str | Iterable[str]) -> Scored:
         """Score documents as one stream, as `silo score` does."""
-        from silo.inference.score import score_text  # with torch, which `generate` may do without
+        from silo.inference.score import score_text
 
         documents = [texts] if isinstance(texts, str) else texts
         return score_text(self.predictor, merged_stream(documents, self.predictor.tokenizer))

@@ -63,6 +63,11 @@ class DocumentEncoder:
         return key_fingerprint(self.network.fingerprint, self.key)
 
     @property
+    def mark(self) -> str:
+        """What makes the keys."""
+        return self.network.mark
+
+    @property
     def width(self) -> int:
         """Numbers in a key."""
         return self.network.hidden_size

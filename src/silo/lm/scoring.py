@@ -44,24 +44,22 @@ class Score:
         return {"tokens": self.tokens, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
-def score(
-    model: ReadingNetwork, stream: TokenStream, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
-) -> Score:
+def score(model: ReadingNetwork, stream: TokenStream, windows: Windows, *, advance: Advance = lambda *_: None) -> Score:
     """Score a stream; the first token of all has no context and counts nowhere."""
-    logs = token_log_probabilities(model, stream.ids, windows, batch=batch, advance=advance)
+    logs = token_log_probabilities(model, stream.ids, windows, advance=advance)
     counted = stream.scored.copy()
     counted[:1] = False
     return Score(float(logs[counted].sum()), int(counted.sum()), stream.bytes)
 
 
 def token_log_probabilities(
-    model: ReadingNetwork, ids: Ids, windows: Windows, *, batch: int = 2, advance: Advance = lambda *_: None
+    model: ReadingNetwork, ids: Ids, windows: Windows, *, advance: Advance = lambda *_: None
 ) -> NDArray[np.float64]:
     """log P(token | what its window shows before it) for every token; 0 for the first of all."""
     logs = np.zeros(len(ids), dtype=np.float64)
     if len(ids) < 2:
         return logs
-    every = list(windows.over(len(ids)))
+    every, batch = list(windows.over(len(ids))), max(2, model.cores)
     for at in range(0, len(every), batch):
         group = every[at : at + batch]
         rows = [
@@ -75,7 +73,7 @@ def token_log_probabilities(
 
 
 def score_rows(model: ReadingNetwork, rows: Sequence[Row], length: int, *, key: Key | None = None) -> list[RowScores]:
-    """Score rows padded to one length; keys of that kind are given back where one is named.
+    """Score rows, which torch is given padded to one length; keys of that kind are given back where one is named.
 
     A model that keeps scores reads no row twice.
     """

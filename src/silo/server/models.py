@@ -135,7 +135,7 @@ class ServedModel:
             store.use(TokenEncoder(opened.tokenizer, opened.fingerprint, opened.context))
             return
         opened, key = (keys.opened, keys.key) if keys else (opened, read_key(opened.root)[0])
-        store.use(DocumentEncoder(opened.network_of(store.config.encoded_on), key))
+        store.use(DocumentEncoder(opened.network_of(store.config.encoded_on, modest=True), key))
 
 
 def _first_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[NDArray[np.int64], ...]:

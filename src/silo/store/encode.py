@@ -37,6 +37,10 @@ class Encoder(Protocol):
     @property
     def context(self) -> int: ...
 
+    @property
+    def mark(self) -> str:
+        """What makes the keys, as a store's configuration has it: others of the same text may differ in a last bit."""
+
     def codes(self, documents: Sequence[Ids], quantise: Quantise) -> Iterator[tuple[NDArray[Any], ...]]: ...
 
 

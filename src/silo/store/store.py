@@ -187,9 +187,8 @@ class Store:
         searches: Iterable[str] = ("knn", "ngram", "bm25"),
         passage_tokens: int = 0,
         bucket_bytes: int = BUCKET_BYTES,
-        encoded_on: str = "",
     ) -> Store:
-        """Make an empty store; `tokenizer_file` is the encoder's, none for raw bytes. `encoded_on` is the config's."""
+        """Make an empty store; `tokenizer_file` is the encoder's, none for raw bytes."""
         chosen = cls.require_room(root, searches)
         cls.require_codec(chosen, codec)
         length = passage_tokens or max(2, min(encoder.context // 2, _PASSAGE_TOKENS))
@@ -205,7 +204,7 @@ class Store:
             passage_stride=max(1, length // 2) if bm25 else 0,
             analysis=ANALYSIS if bm25 else "",
             bucket_bytes=bucket_bytes,
-            encoded_on=encoded_on if knn else "",
+            encoded_on=encoder.mark if knn else "",
         )
         fresh = StorePaths(root.with_name(root.name + ".creating"))
         remove_tree(fresh.root)
@@ -274,8 +273,12 @@ class Store:
         return store
 
     def use(self, encoder: Encoder) -> None:
-        """Take a model for adding documents; another one than the store was made with is refused."""
+        """Take a model for adding documents; another one, or another way to its keys, than the store has is refused."""
         self.require_model(encoder.tokenizer, encoder.fingerprint)
+        if self.config.model and encoder.mark != self.config.encoded_on:
+            own, other = (mark or "torch in float32" for mark in (self.config.encoded_on, encoder.mark))
+            message = f"the keys of the store were made by {own}: those of {other} have other bits"
+            raise SiloError("store-mismatch", message, "open the store with its model, or make a store there")
         self.encoder = encoder
 
     def require_model(self, tokenizer: Tokenizer, fingerprint: str) -> None:

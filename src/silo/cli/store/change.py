@@ -124,6 +124,8 @@ def _open(arguments: argparse.Namespace, *, encoding: bool) -> Store:
 @contextmanager
 def _changing(store: Store, arguments: argparse.Namespace) -> Iterator[tuple[Advance, Callable[[Refusal], None]]]:
     """What is told of progress and of refusals; meanwhile the cluster of --ray, if any, makes the store's buckets."""
+    if "knn" in store.config.searches:
+        show.note_compiling(quiet=arguments.quiet)
     with (
         _helped(store, arguments.ray),
         show.progress(quiet=arguments.quiet) as advance,

@@ -394,6 +394,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     predictor = open_predictor(
         arguments.model, [arguments.path], settings=Settings(k=arguments.k), encoder=arguments.encoder
     )
+    show.note_compiling(quiet=arguments.quiet)
     with show.progress(quiet=arguments.quiet) as advance:
         tuned = tune(predictor, text, advance=advance)
     origin = {

@@ -32,7 +32,7 @@ from silo.lm.engine.decoder import DecodingModel
 from silo.lm.manifest import CODEC_FOLDER, Key, model_fingerprint, open_manifest
 from silo.lm.training.train import train
 from silo.pairing import create_store, open_store
-from silo.placement import CPU, NOT_ASKED, Placement, asked, asked_threads
+from silo.placement import CPU, NOT_ASKED, Placement, asked
 from silo.progress import Advance
 from silo.recipe import CorpusRecipe, DecontaminationRecipe, SourceRecipe, TrainRecipe, parse_recipe, read_toml
 from silo.records import Document, Tier
@@ -190,7 +190,7 @@ class Lab:
 
     def open_model(self, name: str, *, codec: bool = True) -> DecodingModel:
         """The model, with what it has read before: experiments put the same text to many stores."""
-        opened = DecodingModel.open(self.model(name, codec=codec), threads=asked_threads() or None)
+        opened = DecodingModel.open(self.model(name, codec=codec))
         opened.kept_scores = self.folder / "scores"
         return opened
 

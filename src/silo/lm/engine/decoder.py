@@ -1,8 +1,8 @@
 """Reads texts token by token: what was read before is kept and never computed twice.
 
 `DecodingModel` is a model directory opened for this. The decode engine reads where it knows the network, and neither
-torch nor transformers are loaded; transformers reads where it does not. Whoever wants passes over whole texts gets the
-network of transformers too (`language_model`), loaded when it is first asked for.
+torch nor transformers are loaded; transformers reads where it does not. Whole texts are read by `network`, by the same
+choice; the network of transformers (`language_model`) is loaded when it is first asked for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class DecodingModel:
         self.drafts = Drafts()
         self.kept_scores: Path | None = None
         """A folder for `network` to keep scores of rows in; set before it is first asked for."""
-        self._threads = threads
+        self.threads = threads
+        """Those of the engine at most, None for all cores."""
+        self.rounded = False
+        """Are the engine's weights not those of the file?"""
         self._asked_for = asked_for
         if language_model is not None:
             self.language_model = language_model
@@ -87,10 +90,12 @@ class DecodingModel:
     ) -> DecodingModel:
         """Open a model directory whose files are what its manifest says.
 
-        `threads` are those of the engine at most, all cores without it, and torch's for the whole process. `verify` is
-        as for `LanguageModel.open`; `storage` says how the engine keeps weights. Where `placement`, or what the process
-        asked for, is another device or format than the engine's, transformers decodes.
+        `threads` are those of the engine at most, without it those that the process asked for or all cores, and torch's
+        for the whole process. `verify` is as for `LanguageModel.open`; `storage` says how the engine keeps weights.
+        Where `placement`, or what the process asked for, is another device or format than the engine's, transformers
+        decodes.
         """
+        threads = threads or asked_threads() or None
         manifest = open_manifest(root)
         verify_network(root, manifest, again=verify)
         tokenizer = open_tokenizer(root)
@@ -106,7 +111,9 @@ class DecodingModel:
             return model
         if tokenizer.vocabulary > engine.shape.vocabulary:
             raise SiloError("not-a-model", f"{root}: the tokenizer has more ids than the network has embeddings")
-        return cls(root, tokenizer, manifest, engine=engine, threads=threads)
+        opened = cls(root, tokenizer, manifest, engine=engine, threads=threads)
+        opened.rounded = storage in ("bf16", "fp16")
+        return opened
 
     @classmethod
     def of(cls, model: LanguageModel | DecodingModel) -> DecodingModel:
@@ -121,26 +128,33 @@ class DecodingModel:
         from silo.lm.model import LanguageModel
 
         asked_for = self._asked_for
-        opened = LanguageModel.open(self.root, threads=self._threads, device=asked_for.device, dtype=asked_for.dtype)
+        opened = LanguageModel.open(self.root, threads=self.threads, device=asked_for.device, dtype=asked_for.dtype)
         return replace(opened, kept_scores=self.kept_scores)
 
     @cached_property
     def network(self) -> ReadingNetwork:
-        """What reads whole texts: the engine where it computes the network."""
-        if self.engine is None:
-            return self.language_model
+        """What reads whole texts: the engine where it computes the network, with weights that were not rounded."""
+        return self.language_model if self.engine is None or self.rounded else self._engine_network(modest=False)
+
+    def _engine_network(self, *, modest: bool) -> ReadingNetwork:
         from silo.lm.engine.reading import EngineNetwork
 
-        return EngineNetwork(self.engine, self.root, self.tokenizer, self.fingerprint, self.kept_scores)
+        assert self.engine is not None
+        return EngineNetwork(
+            self.engine, self.root, self.tokenizer, self.fingerprint, kept_scores=self.kept_scores, modest=modest
+        )
 
-    def network_of(self, mark: str) -> ReadingNetwork:
-        """What makes keys like those of a store with that mark; torch is loaded where that is needed."""
-        if mark != ENGINE:
-            return self.language_model
-        if self.engine is None:
-            message = f"the decode engine made the keys of the store, and does not compute {self.root} here"
+    def network_of(self, mark: str, *, modest: bool = False) -> ReadingNetwork:
+        """What makes keys like those of a store with that mark; torch is loaded where that is needed.
+
+        `modest`: others read texts with this model at the same time, and wait for no pass of it.
+        """
+        if mark == ENGINE and self.engine is not None and not self.rounded:
+            return self._engine_network(modest=modest)
+        if mark == ENGINE or self.language_model.mark != mark:
+            message = f"{self.root} is not open as what made the keys of the store ({mark or 'torch in float32'})"
             raise SiloError("store-mismatch", message, "leave --device and --dtype out, or make a store there")
-        return self.network
+        return self.language_model
 
     @property
     def placement(self) -> Placement:
@@ -189,8 +203,7 @@ def open_network(root: Path, mark: str | None = None, *, verify: bool = False) -
 
         place = Placement.of_mark(mark)
         return LanguageModel.open(root, verify=verify, device=place.device, dtype=place.dtype)
-    placement, threads = NOT_ASKED if mark is None else CPU, asked_threads() or None
-    opened = DecodingModel.open(root, verify=verify, threads=threads, placement=placement)
+    opened = DecodingModel.open(root, verify=verify, placement=NOT_ASKED if mark is None else CPU)
     return opened.network if mark is None else opened.network_of(mark)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import lt
@@ -42,6 +42,7 @@ from silo.lm.engine.kernel import (
     pack_blocks,
     pack_rows,
     run_pass,
+    score_tokens,
     softmax,
 )
 from silo.lm.engine.weights import Shape, Storage, UnsupportedNetworkError, load_network, read_shape
@@ -59,6 +60,8 @@ _FIRST_REST, _LONGEST_REST, _SLOW_PASSES = 8, 4096, 3
 """Passes in one thread after so many slow ones in a row."""
 _MOST_IDLE = 4
 """Workspaces that are kept for passes to come."""
+_MOST_FREE_BYTES = 64 << 20
+"""Of pages that are kept for texts to come; others are memory again."""
 _ALL_ARRIVED = 1 << 62
 _CONFIG = "config.json"
 
@@ -118,6 +121,8 @@ def warm() -> None:
     engine = Engine(network, shape, "float32", 1)
     engine.forward([0], [0], [engine.claim_slot()])
     softmax(np.zeros(1, dtype=np.float32), np.zeros(1))
+    score_tokens(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1))
+    multiply(np.zeros((1, 1), dtype=np.float32), np.zeros((1, 1), dtype=np.float32))
     for kind in (np.uint32, np.uint16):
         pack_rows(np.zeros((1, 1), dtype=kind), np.zeros((1, 1, PANEL), dtype=kind), 0, 0, 1)
     block, none = np.zeros((1, BLOCK_BYTES), dtype=np.uint8), np.zeros((0, 1), dtype=np.float32)
@@ -219,6 +224,8 @@ class Engine:
         """Give a slot back, and its pages."""
         with self._lock:
             self._free_pages += self._slots.pop(slot)
+            if self._free_pages:
+                del self._free_pages[max(1, _MOST_FREE_BYTES // self._free_pages[0].nbytes) :]
 
     def forward(
         self,
@@ -314,14 +321,14 @@ class Engine:
     def _run_in(self, threads: int, arguments: tuple[Any, ...]) -> None:
         compiled: Any = run_pass
         meeting = np.zeros(1, dtype=np.int64)
+        others: list[Future[None]] = []
         try:
-            others = [
-                self._pool.submit(lambda at: compiled(*arguments, meeting, at, threads), rank)
-                for rank in range(1, threads)
-            ]
+            for rank in range(1, threads):
+                others.append(self._pool.submit(lambda at: compiled(*arguments, meeting, at, threads), rank))
             compiled(*arguments, meeting, 0, threads)
         except BaseException:
             meeting[0] = _ALL_ARRIVED  # nobody waits for a thread that was interrupted before it began
+            wait(others)  # they still write to pages that whoever asked may give back
             raise
         for other in others:
             other.result()

@@ -34,13 +34,22 @@ class EngineNetwork:
     """A window at a time: the engine's pace does not grow with more, and it keeps what it read until it is done."""
 
     def __init__(
-        self, engine: Engine, root: Path, tokenizer: Tokenizer, fingerprint: str, kept_scores: Path | None
+        self,
+        engine: Engine,
+        root: Path,
+        tokenizer: Tokenizer,
+        fingerprint: str,
+        *,
+        kept_scores: Path | None = None,
+        modest: bool = False,
     ) -> None:
         self.engine = engine
         self.root = root
         self.tokenizer = tokenizer
         self.fingerprint = fingerprint
         self.kept_scores = kept_scores
+        self.modest = modest
+        """Are passes of one thread, which nobody who reads with the same engine waits for?"""
         self._here = threading.local()
 
     @property
@@ -63,6 +72,10 @@ class EngineNetwork:
         """How many cores this thread may use."""
         return getattr(self._here, "cores", self.engine.threads)
 
+    @property
+    def _threads(self) -> int:
+        return 1 if self.modest else self.cores
+
     def map_on_cores(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
         """The results of all items, in their order: each core takes whole ones."""
         if len(items) == 1 or self.cores == 1:
@@ -75,7 +88,7 @@ class EngineNetwork:
 
     def window_keys(self, windows: Sequence[Tokens], key: Key) -> list[Keys]:
         """The keys of all places of some windows."""
-        keys = self.engine.keys(windows, key, threads=self.cores)
+        keys = self.engine.keys(windows, key, threads=self._threads)
         return np.split(keys, np.cumsum([len(window) for window in windows])[:-1])
 
     def read_rows(self, rows: Sequence[Row], _length: int, key: Key | None) -> list[RowScores]:
@@ -83,10 +96,12 @@ class EngineNetwork:
         return self.map_on_cores(lambda row: self._read_row(row, key), rows)
 
     def _read_row(self, row: Row, key: Key | None) -> RowScores:
+        if row.tokens.max() >= self.vocabulary:
+            raise ValueError(f"a token is outside of the vocabulary of {self.vocabulary}")
         first, count = row.first - 1, len(row.tokens) - row.first
         probabilities, peaks = np.empty(count), np.empty(count)
         keys = np.empty((count, self.hidden_size if key else 0), dtype=np.float32)
-        for start, found in self.engine.read_text(row.tokens[:-1], first, threads=self.cores):
+        for start, found in self.engine.read_text(row.tokens[:-1], first, threads=self._threads):
             here = slice(start - first, start - first + len(found.logits))
             targets = row.tokens[start + 1 : start + 1 + len(found.logits)].astype(np.int64)
             score_tokens(np.ascontiguousarray(found.logits), targets, probabilities[here], peaks[here])
@@ -100,7 +115,7 @@ class EngineNetwork:
         """For each row, given as tokens and a number of last positions: log-probabilities after these, and keys."""
         found = []
         for tokens, count in rows:
-            parts = [part for _, part in self.engine.read_text(tokens, len(tokens) - count, threads=self.cores)]
+            parts = [part for _, part in self.engine.read_text(tokens, len(tokens) - count, threads=self._threads)]
             logits = np.concatenate([part.logits for part in parts])
             probabilities = np.empty(logits.shape)
             for at, line in enumerate(logits):
