@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from silo.errors import SiloError
 from silo.inference.answer import Answer
-from silo.inference.asking.choose import Sampling
+from silo.inference.asking.choose import Sampling, TokenScore
 from silo.inference.credit import Totals, by_sentence
-from silo.inference.generate import GenerateOptions, Step, generate
+from silo.inference.generate import GenerateOptions, Step, generate, score_tokens
 from silo.inference.guard import Guard
 from silo.inference.predict import Predictor, open_predictor
 from silo.inference.score import score_text
 from silo.inference.settings import Ric, Settings
+from silo.lm.engine import decoder
+from silo.lm.engine.engine import Engine, Forward
 from silo.pairing import open_store
 from silo.store.selector import Selector
 from silo.text.stream import TokenStream
@@ -46,6 +49,28 @@ def test_the_greedy_path_has_the_log_probabilities_of_score(place: Path, method:
         found = score_text(predictor, TokenStream(ids, np.ones(len(ids), dtype=np.bool_), np.ones_like(ids)))
         assert len(ids) > 64
         assert np.allclose([step.log_probability for step in steps], found.logs[-len(steps) :], atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_text_that_is_known_is_read_many_tokens_at_a_time(
+    place: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, forward = "The licensee shall not copy the sea. " * 3, Engine.forward
+    found: list[list[TokenScore]] = []
+    passes: list[int] = []
+
+    def count(engine: Engine, ids: Any, *arguments: Any, **options: Any) -> Forward:
+        passes[-1] += 1
+        return forward(engine, ids, *arguments, **options)
+
+    monkeypatch.setattr(Engine, "forward", count)
+    for ahead in (0, 64):
+        monkeypatch.setattr(decoder, "_MOST_AHEAD", ahead)
+        passes.append(0)
+        found.append(list(score_tokens(opened(place, method), text, 3)))
+    assert found[0] == found[1]
+    if method == "lm":
+        assert passes[0] == len(text) and passes[1] <= passes[0] / 8
 
 
 def test_the_number_of_threads_shows_in_no_score_and_in_no_text(place: Path) -> None:

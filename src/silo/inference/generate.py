@@ -130,7 +130,7 @@ def scoring(
     if not given:
         yield TokenScore(int(ids[0]), None)
     for at in range(1 + given, len(ids)):
-        yield (yield from wait_for(Ask(reader, ids[:at], Score(int(ids[at]), alternatives))))
+        yield (yield from wait_for(Ask(reader, ids[:at], Score(int(ids[at]), alternatives), ahead=ids[at:])))
 
 
 def _prompt_ids(prompt: str | NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.int64]:

@@ -41,6 +41,7 @@ NoteTime = Callable[[str, float], None]
 """Is told how many seconds something took."""
 _ORDERS = np.array(ORDERS)
 _NO_CONTEXT = [InContext()]
+_NOTHING = np.empty(0, dtype=np.int64)
 _NO_ROWS = np.empty((0, 1), dtype=np.int64)
 _NO_NEIGHBOURS = Neighbours(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, np.empty((0, 1), dtype=np.float32), ())
 
@@ -306,7 +307,7 @@ class Reader:
         draft: MakeDraft | None = None
         if predictor.drafting and retriever is not None and "ngram" in predictor.method:
             draft = partial(retriever.continue_match, prefix, least=_LEAST_MATCH)
-        return Reading(self._decoders[: len(texts)], texts, draft)
+        return Reading(self._decoders[: len(texts)], texts, draft, place.ahead)
 
     def key_reading(self, prefix: Ints) -> Reading:
         """Asks for the key of this place, from the text alone."""
@@ -316,11 +317,15 @@ class Reader:
 
 
 class Place(NamedTuple):
-    """A text, what reads it, and the stores as they are now, None where they have no say: what comes next?"""
+    """A text, what reads it, and the stores as they are now, None where they have no say: what comes next?
+
+    `ahead` is what the text goes on with, where that is known: it will be asked about next.
+    """
 
     reader: Reader
     ids: Ints
     retriever: Retriever | None
+    ahead: Ints = _NOTHING
 
     def asks(self, method: str) -> bool:
         """Do the stores have a say by this method?"""

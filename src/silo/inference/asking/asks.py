@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import numpy as np
 
 from silo.inference.asking.choose import Choice, Chosen, Score, TokenScore, choose_together
 from silo.inference.predict import NoteTime, Place, Predictions, Reader, predict_together
@@ -14,12 +16,16 @@ from silo.inference.retrieval import Ints, Retriever
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """Asks for what is wanted of the prediction after a text; `drawn` is from [0, 1), for a choice by chance."""
+    """Asks for what is wanted of the prediction after a text; `drawn` is from [0, 1), for a choice by chance.
+
+    `ahead` is what the text goes on with, where that is known.
+    """
 
     reader: Reader
     ids: Ints
     wanted: Choice | Score
     drawn: float = 0.0
+    ahead: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def needs_stores(self) -> bool:
@@ -41,7 +47,7 @@ def answer_together(
     """
     with ExitStack() as held:
         retrievers = _read_stores(asks, held)
-        places = [Place(ask.reader, ask.ids, at) for ask, at in zip(asks, retrievers, strict=True)]
+        places = [Place(ask.reader, ask.ids, at, ask.ahead) for ask, at in zip(asks, retrievers, strict=True)]
         answers: list[Chosen | TokenScore | None] = [None] * len(asks)
         groups: dict[int, tuple[Predictions, list[int]]] = {}
         predictions = predict_together(places, spare=spare, threads=threads, note_time=note_time)

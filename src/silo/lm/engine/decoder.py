@@ -34,6 +34,9 @@ Tokens = NDArray[np.int64]
 MakeDraft = Callable[[int], Tokens]
 """Guesses so many tokens that may come after a text; fewer or none where it has no idea."""
 
+_NOTHING: Tokens = np.empty(0, dtype=np.int64)
+_MOST_AHEAD = 64
+"""Tokens that are read ahead where it is certain that they come: beyond that a pass gains little."""
 _PASS_COSTS = {2: 1.2, 5: 1.7}
 """What a pass of one token and so many guessed ones costs, measured in passes of one token and rounded up."""
 _LEAST_GAIN = 1.05
@@ -331,14 +334,16 @@ class EngineDecoder:
         """Nothing of what was planned was read."""
         self._ids, self._known, self._last, self._guessed = self._ids[:0], {}, None, 0
 
-    def plan(self, text: Tokens, missing: int, draft: MakeDraft | None) -> _Plan:
+    def plan(self, text: Tokens, missing: int, draft: MakeDraft | None, ahead: Tokens) -> _Plan:
         """What has to be read to know what comes after a text of which the last tokens are missing."""
         if self._guessed:
             shared = _shared_prefix(self._ids, text)
             self.drafts.note(self._guessed, max(0, shared + self._guessed - len(self._ids)))
         reused = len(text) - missing
-        whole = np.concatenate([text, self._guess(draft, self.engine.shape.context - len(text))])
-        self._guessed = len(whole) - len(text)
+        room = self.engine.shape.context - len(text)
+        guesses = self._guess(draft, room) if not len(ahead) else ahead[:0]
+        self._guessed = len(guesses)
+        whole = np.concatenate([text, guesses, ahead[: min(room, _MOST_AHEAD)]])
         self._known, self._last = {}, None
         self._ids = whole
         return _Plan(whole[reused:], reused, len(text) - 1 - reused)
@@ -367,12 +372,13 @@ Decoder = TransformersDecoder | EngineDecoder
 class Reading(NamedTuple):
     """Asks what comes after some texts, each with the decoder that reads it.
 
-    `draft` is asked for guesses where they promise to save time.
+    `draft` is asked for guesses where they promise to save time; `ahead` is what will be asked about next for certain.
     """
 
     decoders: Sequence[Decoder]
     texts: Sequence[NDArray[Any]]
     draft: MakeDraft | None = None
+    ahead: Tokens = _NOTHING
 
 
 def read_together(
@@ -381,31 +387,32 @@ def read_together(
     """What comes after the texts of every reading; those of one engine are read in one pass.
 
     With `spare` the pass is a short one: a token of each text and so many more, shared between the long ones. A reading
-    of which only a part was read this time has no result yet. Guesses are for whoever reads alone. `threads` are those
-    of the pass, 0 for all there are.
+    of which only a part was read this time has no result yet. What comes later, guessed or certain, is read for whoever
+    reads alone. `threads` are those of the pass, 0 for all there are.
     """
     rows = [[_require_tokens(ids) for ids in reading.texts] for reading in readings]
+    alone = len(readings) == 1
     ours = [
-        (decoder, text, reading.draft if len(readings) == 1 else None)
+        (decoder, text, *((reading.draft, reading.ahead) if alone else (None, _NOTHING)))
         for reading, texts in zip(readings, rows, strict=True)
         for decoder, text in zip(reading.decoders, texts, strict=True)
         if isinstance(decoder, EngineDecoder)
     ]
-    missing = [decoder.missing(text) for decoder, text, _ in ours]
+    missing = [decoder.missing(text) for decoder, text, *_ in ours]
     parts = missing if spare is None else _share_out(missing, spare)
     plans: dict[Engine, list[tuple[EngineDecoder, _Plan]]] = {}
     unfinished: set[Decoder] = set()
-    for (decoder, text, draft), size, part in zip(ours, missing, parts, strict=True):
+    for (decoder, text, draft, ahead), size, part in zip(ours, missing, parts, strict=True):
         if part < size:
             unfinished.add(decoder)
-            text, draft = text[: len(text) - size + part], None
+            text, draft, ahead = text[: len(text) - size + part], None, _NOTHING
         if part:
-            plans.setdefault(decoder.engine, []).append((decoder, decoder.plan(text, part, draft)))
+            plans.setdefault(decoder.engine, []).append((decoder, decoder.plan(text, part, draft, ahead)))
     try:
         for planned in plans.values():
             _run_plans(planned, threads)
     except BaseException:
-        for decoder, _, _ in ours:
+        for decoder, *_ in ours:
             decoder.forget()
         raise
     return [
