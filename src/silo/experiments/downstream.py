@@ -248,6 +248,9 @@ def _plot(figures: Mapping[str, Mapping[str, _Figures]]) -> bytes:
             found = [_estimate(one) for one in (*(item.accuracy(row) for item in items.values()), _mean(items, row))]
             places = [place + 0.8 * (at + 0.5 - len(rows) / 2) / len(rows) for place in range(len(found))]
             draw_estimates(axes, places, found, label=row, color=ACCENTS[at % len(ACCENTS)])
+        for at, item in enumerate(items.values()):
+            label = "always the same label" if at == 0 else None
+            axes.hlines(item.found["majority"], at - 0.45, at + 0.45, color="#999999", linestyle="--", label=label)
         axes.set_xticks(range(len(items) + 1), [*items, "mean"])
         axes.set_ylabel("accuracy")
         axes.set_title(model, loc="left")
