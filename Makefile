@@ -69,6 +69,7 @@ bench: setup ## re-run the benchmarks behind the claims in docs/results
 	$(BIN)/python benchmarks/bm25.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/probes.py
+	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/generate.py --large
 
 reliability: setup ## kill builds and stores over and over, cut the power, break disks, flip bytes, fuzz parsers, load the server, and compare

@@ -1,9 +1,10 @@
 """Whole texts read by the decode engine against torch: keys of documents, as a store is filled, and scores.
 
-    python benchmarks/reading.py --model DIR [--model DIR] [--rounds 5]
+    python benchmarks/reading.py [--model DIR]... [--rounds 5]
 
 Both read the same documents on all cores and take turns in every round; figures are medians over rounds. Besides times,
-how far keys and perplexities are apart. Results: docs/results/reading.json and reading.md.
+how far keys and perplexities are apart. Without a model those of `silo experiment` are read. Results:
+docs/results/reading.json and reading.md.
 """
 
 from __future__ import annotations
@@ -34,19 +35,23 @@ from store import documents
 
 DOMAINS = ("enron_emails", "wikipedia")
 """Short documents and long ones."""
+MODELS = [ROOT / "build" / "experiments" / "models" / name for name in ("pdsw", "smollm2")]
 TOKENS_TIMES_PARAMETERS = 5e11
 """Work of a turn: so many tokens times parameters, which takes seconds."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, action="append", required=True)
+    parser.add_argument("--model", type=Path, action="append", default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "reading")
     arguments = parser.parse_args()
+    models = arguments.model or [place for place in MODELS if (place / "manifest.json").exists()]
+    if not models:
+        parser.error("there is no model of `silo experiment`: name one")
     found = {
         "machine": {"processor": _processor(), "cores": core_count()},
-        "models": {place.name: measure(place, arguments.rounds) for place in arguments.model},
+        "models": {place.name: measure(place, arguments.rounds) for place in models},
     }
     write_json(arguments.out.with_suffix(".json"), found)
     arguments.out.with_suffix(".md").write_text(page(found), encoding="utf-8")
