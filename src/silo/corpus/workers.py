@@ -228,7 +228,8 @@ def _receive(link: Link) -> Any:
     try:
         answer = link.recv()
     except (EOFError, ConnectionResetError):
-        raise SiloError("worker-died", "a worker process was killed before it finished") from None
+        hint = "lack of memory? run again with fewer workers; in a script, build under `if __name__ == '__main__':`"
+        raise SiloError("worker-died", "a worker process was killed before it finished", hint) from None
     if isinstance(answer, Exception):
         raise answer
     return answer
