@@ -254,6 +254,6 @@ def _plot(figures: Mapping[str, Mapping[str, _Figures]]) -> bytes:
         axes.set_xticks(range(len(items) + 1), [*items, "mean"])
         axes.set_ylabel("accuracy")
         axes.set_title(model, loc="left")
-        axes.legend(frameon=False, ncols=4, fontsize=8)
+        axes.legend(frameon=False, ncols=len(rows) + 1, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))
         axes.grid(alpha=0.3)
     return figure_png(figure)
