@@ -236,6 +236,21 @@ def test_another_model_than_the_lm_may_make_the_keys(place: Path, tmp_path: Path
         open_predictor(other, [place / "store"], method="knn", encoder=other)
 
 
+def test_a_token_that_grows_out_of_the_context_is_of_the_continuation(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tokenizers write "a" and "ab" as one token each: nothing would be left to score."""
+    session = Session(opened(place, "lm"))
+    tokens = {"a": [1], "ab": [2], "xa": [7, 1], "xab": [7, 2]}
+    monkeypatch.setattr(
+        type(session.predictor.tokenizer),
+        "encode",
+        lambda _, texts: [np.array(tokens[text], dtype=np.uint32) for text in texts],
+    )
+    for found in session.loglikelihood([("a", "b"), ("xa", "b")]):
+        assert found.logprob < 0
+
+
 def test_the_likelihood_of_a_continuation_is_the_sum_over_its_tokens(place: Path) -> None:
     session = Session(opened(place, "knn+ngram"))
     context, continuation = "The quick brown ", "fox jumps"

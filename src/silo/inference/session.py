@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,9 +80,14 @@ class Session:
         return [self._likelihood(context, continuation) for context, continuation in pairs]
 
     def _likelihood(self, context: str, continuation: str) -> Likelihood:
-        """The context has the tokens it would have alone; white space at its end belongs to the continuation."""
+        """The context has the tokens it would have alone; white space at its end belongs to the continuation.
+
+        So does a token that the continuation grows into one with the end of the context.
+        """
         read, whole = self.predictor.tokenizer.encode([context.rstrip(), context + continuation])
-        scores = score_tokens(self.predictor, whole, alternatives=1, given=len(read))
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(read.tolist(), whole.tolist(), strict=False))
+        given = sum(1 for _ in same)
+        scores = score_tokens(self.predictor, whole, alternatives=1, given=given)
         written = [score for score in scores if score.log_probability is not None]
         greedy = all(score.token == score.alternatives[0][0] for score in written)
         return Likelihood(sum(score.log_probability or 0.0 for score in written), greedy)
